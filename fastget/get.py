@@ -1,0 +1,363 @@
+"""GeT as a module for anyone's training loop: the memory (pi, mu, mu_f) and one step's E, C, M and update.
+
+    get = fastget.GeT(num_classes=65, feature_dim=256)
+    get.initialise(features, predictions, classifier.weight)    # once, after warm-up
+    get.start_epoch()                                           # mu_f <- mu
+    out = get(target_features, classifier.weight)
+    (source_loss + out.loss).backward()
+    get.update(target_features.detach(), out, labels=logits.argmax(1))
+
+Shapes: B images in a target batch, C classes, D feature width.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from fastget import reference
+
+Backend = Literal["auto", "reference", "triton"]
+PriorEstimate = Literal["likelihood", "posterior", "nearest"]
+PrototypeLabels = Literal["head", "y_M"]
+
+# GeT's own arguments under two names. "default": METHOD.md's values that work. "paper": what the paper prints.
+RECIPES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "paper": {"tau": 1.0, "gamma_mu": 0.9, "gamma_Q": 0.2, "prototype_labels": "y_M", "prior_estimate": "likelihood"},
+}
+
+NEAREST_FLOOR = 1e-4  # (3*) counts, where the other estimates are sums of softmaxes: an empty bin must not be final
+
+
+class Output(NamedTuple):
+    """One step's result. `loss` is the target term of Eq. (11); only the losses carry a gradient."""
+
+    loss: Tensor  # loss_g + loss_f
+    loss_g: Tensor
+    loss_f: Tensor
+    y_M: Tensor  # (B,) int64, hard labels of the generative classifier
+    structure_g: Tensor  # Eq. (5), a metric
+    structure_f: Tensor
+    expectation: reference.Expectation  # for update()
+
+
+def choose_backend(backend: Backend, device: torch.device) -> ModuleType:
+    """The module whose functions run the step: `fastget.kernels` or `fastget.reference`."""
+    if backend not in ("auto", "reference", "triton"):
+        raise ValueError(f"backend must be 'auto', 'reference' or 'triton', got {backend!r}")
+    if backend == "reference" or (backend == "auto" and device.type != "cuda"):
+        return reference
+    try:
+        from fastget import kernels
+    except ImportError as error:
+        if backend == "auto":
+            warnings.warn(f"the Triton kernels cannot be imported ({error}): using the reference path", stacklevel=3)
+            return reference
+        raise ValueError(
+            f"backend='triton' needs the triton package, which cannot be imported here ({error}); "
+            "install triton, or use backend='reference'"
+        ) from error
+    return kernels
+
+
+class GeT(nn.Module):
+    """Generative target structure debiasing, METHOD.md's Eqs. (2)-(11).
+
+    `pi` and `mu` are buffers, `mu_f` is a parameter: give it to your optimizer. Everything is float32;
+    half-precision features are accumulated in float32. Under torch.distributed a batch is the global batch:
+    the sums over it are all-reduced, once a step when `labels` are given to the forward call.
+    """
+
+    pi: Tensor
+    mu: Tensor
+    health: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        feature_dim: int,
+        *,
+        tau: float = 0.15,  # temperature of the posteriors
+        gamma_mu: float = 0.01,  # prototype step, Eq. (4)
+        gamma_pi: float = 0.01,  # prior step, Eq. (3)
+        gamma_Q: float = 0.5,  # weight of y_M in the labels, Eq. (10)
+        prior_estimate: PriorEstimate = "likelihood",  # Eq. (3), or "nearest" for (3*)
+        prior_shrinkage: bool = False,  # (2*)
+        prototype_labels: PrototypeLabels = "head",  # (4*), or the paper's "y_M"
+        kl_g: bool = True,  # False: the labels of g are y_M alone (the paper's ablation)
+        kl_f: bool = True,  # False: the labels of f are y_M alone
+        mix: bool = True,  # False: the labels are Q alone
+        backend: Backend = "auto",  # triton on a GPU, reference on a CPU
+        process_group: dist.ProcessGroup | None = None,  # None: the default group, if there is one
+    ) -> None:
+        super().__init__()
+        _check_count("num_classes", num_classes, 2)
+        _check_count("feature_dim", feature_dim, 1)
+        if not (isinstance(tau, (int, float)) and math.isfinite(tau) and tau > 0):
+            raise ValueError(f"tau must be a positive number, got {tau!r}")
+        for name, gamma in (("gamma_mu", gamma_mu), ("gamma_pi", gamma_pi), ("gamma_Q", gamma_Q)):
+            if not (isinstance(gamma, (int, float)) and 0 <= gamma <= 1):
+                raise ValueError(f"{name} must lie in [0, 1], got {gamma!r}")
+        if prior_estimate not in ("likelihood", "posterior", "nearest"):
+            raise ValueError(f"prior_estimate must be 'likelihood', 'posterior' or 'nearest', got {prior_estimate!r}")
+        if prototype_labels not in ("head", "y_M"):
+            raise ValueError(f"prototype_labels must be 'head' or 'y_M', got {prototype_labels!r}")
+        if not mix and not (kl_g and kl_f):
+            raise ValueError(
+                "mix=False leaves Q as the only label, and kl_g or kl_f=False takes it away: set one of them"
+            )
+        choose_backend(backend, torch.device("cpu"))  # an unknown or missing backend is refused now, not in the step
+
+        self.num_classes, self.feature_dim = num_classes, feature_dim
+        self.tau, self.gamma_mu, self.gamma_pi, self.gamma_Q = float(tau), gamma_mu, gamma_pi, gamma_Q
+        self.prior_estimate, self.prior_shrinkage = prior_estimate, prior_shrinkage
+        self.prototype_labels = prototype_labels
+        self.kl_g, self.kl_f, self.mix = kl_g, kl_f, mix
+        self.backend: Backend = backend
+        self.process_group = process_group
+
+        self.register_buffer("pi", torch.full((num_classes,), 1 / num_classes))
+        self.register_buffer("mu", torch.zeros(num_classes, feature_dim))
+        self.register_buffer("health", torch.tensor([0, -1]))  # updates so far; the first refused one
+        self.mu_f = nn.Parameter(torch.zeros(num_classes, feature_dim))
+        self._start: _Start | None = None  # open between initialise() and the first step
+        self._ready = False
+
+    # --- the memory's start -------------------------------------------------------------------
+
+    @torch.no_grad()
+    def initialise(
+        self,
+        features: Tensor | Iterable[Tensor],  # (N, D): the whole target set, or chunks of it
+        predictions: Tensor | Iterable[Tensor],  # (N,) int64 classes that the network predicts
+        classifier_weight: Tensor,  # (C, D)
+    ) -> None:
+        """mu_c <- the mean feature of the images predicted as c; a class that nobody predicts takes W_c, scaled to
+        the mean feature norm. With prior_estimate="nearest" pi starts as Eq. (3*)'s histogram over the whole target.
+
+        Chunks may come as lists in one call, or in several calls before the first step: the result is the same.
+        """
+        weight = self._check_weight(classifier_weight)
+        start = self._start or _Start(self.num_classes, self.feature_dim, keep=self.prior_estimate == "nearest")
+        feature_chunks = [features] if isinstance(features, Tensor) else list(features)
+        prediction_chunks = [predictions] if isinstance(predictions, Tensor) else list(predictions)
+        if len(feature_chunks) != len(prediction_chunks):
+            raise ValueError(
+                f"initialise() got {len(feature_chunks)} chunks of features and {len(prediction_chunks)} of predictions"
+            )
+        for chunk, predicted in zip(feature_chunks, prediction_chunks, strict=True):
+            self._check_features(chunk, finite=True)
+            self._check_labels("predictions", predicted, len(chunk), in_range=True)
+            start.add(chunk.detach(), predicted)
+        self._start = start
+
+        totals = self._all_reduce(start.totals())
+        sums, counts, rows, norm_sum = _split_totals(totals, self.num_classes, self.feature_dim)
+        if not rows > 0:
+            raise ValueError("initialise() needs at least one target feature, got none")
+        fallback = reference.unit(weight).to(sums) * (norm_sum / rows)
+        means = sums / counts.clamp_min(1)[:, None]
+        self.mu.copy_(torch.where(counts[:, None] > 0, means, fallback))
+        self.mu_f.copy_(self.mu)
+        if self.prior_estimate == "nearest":
+            nearest = torch.zeros(self.num_classes, device=totals.device)
+            for chunk in start.chunks:
+                nearest += reference.nearest_histogram(chunk, self.mu.to(chunk.device)).to(nearest) * len(chunk)
+            share = self._all_reduce(nearest) / rows.float()
+            self.pi.copy_(reference.update_prior(self.pi.to(share.device), share, 1.0, self._floor))
+        self._ready = True
+
+    @torch.no_grad()
+    def start_epoch(self) -> None:
+        """mu_f <- mu, as at the start of every epoch."""
+        self.mu_f.copy_(self.mu)
+
+    # --- one step -----------------------------------------------------------------------------
+
+    def forward(
+        self,
+        features: Tensor,  # (B, D), after the bottleneck
+        classifier_weight: Tensor,  # (C, D), the bias is left out
+        labels: Tensor | None = None,  # (B,) int64: the classifier's argmax, for (4*); may also come with update()
+    ) -> Output:
+        """E, C and the loss. Gradients flow to `features`, `classifier_weight` and `mu_f`."""
+        self._check_features(features, finite=features.device.type == "cpu")
+        self._check_weight(classifier_weight)
+        if labels is not None:
+            self._check_labels("labels", labels, len(features), in_range=features.device.type == "cpu")
+        self._check_started()
+        ops = choose_backend(self.backend, features.device)
+        with torch.autocast(features.device.type, enabled=False):
+            e = ops.expectation(
+                features, self.mu, classifier_weight, self.mu_f, self.pi, self.tau,
+                prior_estimate=self.prior_estimate, prior_shrinkage=self.prior_shrinkage,
+                use_y_M=self.prototype_labels == "y_M",
+                labels=labels if self.prototype_labels == "head" else None,
+            )  # fmt: skip
+            self._all_reduce(e.statistics)
+            loss = ops.objective(e, self._label_weight(self.kl_g), self._label_weight(self.kl_f))
+        return Output(loss.loss, loss.loss_g, loss.loss_f, e.y_M, loss.structure_g, loss.structure_f, e)
+
+    @torch.no_grad()
+    def update(
+        self,
+        features: Tensor,  # (B, D), the same as in the forward call, detached
+        out: Output,
+        labels: Tensor | None = None,  # (B,) int64, where (4*) needs them and forward() did not get them
+        skip: Tensor | None = None,  # (), not 0: leave the memory alone, decided on the device
+    ) -> None:
+        """The memory: the prior by Eq. (3), the prototypes by Eq. (4). Call it after the optimizer's step."""
+        e = out.expectation
+        self._check_features(features, finite=False)
+        if len(features) != len(e.features):
+            raise ValueError(f"update() got {len(features)} features, the forward call had {len(e.features)}")
+        late: dict[str, Tensor] = {}
+        if e.sums is None:
+            if labels is None:
+                raise ValueError(
+                    "prototype_labels='head' needs the classifier's labels: pass labels=logits.argmax(1) to update() "
+                    "or to the forward call, or build GeT with prototype_labels='y_M'"
+                )
+            self._check_labels("labels", labels, len(features), in_range=features.device.type == "cpu")
+            late = {"features": features, "labels": labels}
+        ops = choose_backend(self.backend, features.device)
+        with torch.autocast(features.device.type, enabled=False):
+            if late and self._world_size() > 1:
+                sums, counts = ops.class_sums(features, late["labels"], self.num_classes)
+                packed = self._all_reduce(torch.cat([counts, sums.flatten()]))
+                e = e._replace(counts=packed[: self.num_classes], sums=packed[self.num_classes :].view_as(sums))
+                late = {}
+            ops.update_memory_(
+                self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, floor=self._floor, skip=skip, **late
+            )
+
+    def check(self) -> None:
+        """Raise if a batch with non-finite features was refused since the start. Waits for the device: call it at
+        log intervals. (On a CPU the forward call itself raises.)"""
+        refused = int(self.health[1])
+        if refused >= 0:
+            raise ValueError(
+                f"non-finite features in step {refused} of GeT: the memory was left as it was before it. "
+                "Lower the learning rate, look at the images of that step, or use float32 in place of float16"
+            )
+
+    # --- details ------------------------------------------------------------------------------
+
+    @property
+    def _floor(self) -> float:
+        return NEAREST_FLOOR if self.prior_estimate == "nearest" else reference.PRIOR_FLOOR
+
+    def _label_weight(self, kl: bool) -> float:
+        """The weight of onehot(y_M) in a head's labels, Eq. (10)."""
+        return (self.gamma_Q if self.mix else 0.0) if kl else 1.0
+
+    def _world_size(self) -> int:
+        if not (dist.is_available() and dist.is_initialized()):
+            return 1
+        return dist.get_world_size(self.process_group)
+
+    def _all_reduce(self, total: Tensor) -> Tensor:
+        """Sum over ranks, in place."""
+        if self._world_size() > 1:
+            dist.all_reduce(total, group=self.process_group)
+        return total
+
+    def _check_started(self) -> None:
+        self._start = None  # the first step closes the start
+        if not self._ready:
+            if not bool(self.mu.any()):
+                warnings.warn(
+                    "GeT is used before initialise(): its prototypes are all zero, so y_M is class 0 everywhere. "
+                    "Call get.initialise(features, predictions, classifier.weight) after the warm-up",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+            self._ready = True
+
+    def _check_features(self, features: Tensor, finite: bool) -> None:
+        if features.ndim != 2 or features.shape[1] != self.feature_dim:
+            raise ValueError(
+                f"features must have shape (batch, {self.feature_dim}), got {tuple(features.shape)}: "
+                f"GeT was built with feature_dim={self.feature_dim}"
+            )
+        if not features.is_floating_point():
+            raise ValueError(f"features must be floating point, got {features.dtype}")
+        if len(features) == 0:
+            raise ValueError("features hold no row: a batch needs at least one image")
+        if finite and not bool(torch.isfinite(features).all()):
+            bad = (~torch.isfinite(features).all(1)).nonzero().flatten().tolist()
+            raise ValueError(
+                f"non-finite features in step {int(self.health[0])}: rows {bad[:8]}{' ...' if len(bad) > 8 else ''} "
+                f"of {len(features)}. The memory is as it was. Lower the learning rate, or look at those images"
+            )
+
+    def _check_weight(self, weight: Tensor) -> Tensor:
+        expected = (self.num_classes, self.feature_dim)
+        if tuple(weight.shape) != expected:
+            raise ValueError(
+                f"the classifier's weight must have shape {expected} (classes, feature width), "
+                f"got {tuple(weight.shape)}: build GeT with the classifier's num_classes and feature_dim"
+            )
+        return weight
+
+    def _check_labels(self, name: str, labels: Tensor, rows: int, in_range: bool) -> None:
+        if labels.ndim != 1 or len(labels) != rows or labels.is_floating_point() or labels.dtype == torch.bool:
+            raise ValueError(
+                f"{name} must be {rows} integer classes, shape ({rows},), got {labels.dtype} {tuple(labels.shape)}"
+            )
+        if in_range and rows:
+            low, high = int(labels.min()), int(labels.max())
+            if low < 0 or high >= self.num_classes:
+                raise ValueError(f"{name} must lie in [0, {self.num_classes - 1}], got {low} to {high}")
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._start, self._ready = None, False
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_classes}, {self.feature_dim}, tau={self.tau}, gamma_mu={self.gamma_mu}, "
+            f"gamma_pi={self.gamma_pi}, gamma_Q={self.gamma_Q}, prior_estimate={self.prior_estimate!r}, "
+            f"prior_shrinkage={self.prior_shrinkage}, prototype_labels={self.prototype_labels!r}, "
+            f"backend={self.backend!r}"
+        )
+
+
+class _Start:
+    """Running sums of the pass that sets mu, in float64: the result does not depend on how the set is cut."""
+
+    def __init__(self, num_classes: int, feature_dim: int, keep: bool) -> None:
+        self.num_classes, self.feature_dim, self.keep = num_classes, feature_dim, keep
+        self.total: Tensor | None = None
+        self.chunks: list[Tensor] = []
+
+    def add(self, features: Tensor, predictions: Tensor) -> None:
+        sums, counts = reference.class_sums(features.double(), predictions, self.num_classes)
+        norms = torch.linalg.vector_norm(features.double(), dim=1)
+        part = torch.cat([sums.flatten(), counts, counts.new_tensor([len(features)]), norms.sum()[None]])
+        self.total = part if self.total is None else self.total + part
+        if self.keep:
+            self.chunks.append(features)
+
+    def totals(self) -> Tensor:
+        """A copy, since the all-reduce works in place."""
+        if self.total is None:
+            return torch.zeros(self.num_classes * (self.feature_dim + 1) + 2, dtype=torch.float64)
+        return self.total.clone()
+
+
+def _split_totals(total: Tensor, C: int, D: int) -> Sequence[Tensor]:
+    return total[: C * D].view(C, D), total[C * D : C * D + C], total[-2], total[-1]
+
+
+def _check_count(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")

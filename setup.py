@@ -1,0 +1,54 @@
+"""Packaging of fastget. `kernels/` stands at the top level and is imported as `fastget.kernels`."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).parent
+VERSION = "0.1.0"
+LINUX = 'platform_system == "Linux" and (platform_machine == "x86_64" or platform_machine == "aarch64")'
+
+REPORT = ["matplotlib>=3.8"]
+TEST = [
+    *REPORT,
+    "hypothesis>=6.100",
+    "mypy>=1.13",
+    "pytest>=8",
+    "pytest-benchmark>=5",
+    "pytest-cov>=5",
+    "ruff==0.17.4",
+    "types-PyYAML",
+]
+
+setup(
+    name="fastget",
+    version=VERSION,
+    description="GeT domain adaptation of image classifiers: DALI loaders, mixed precision, fused Triton kernels.",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.10",
+    packages=["fastget", "fastget.kernels"],
+    package_dir={"fastget": "fastget", "fastget.kernels": "kernels"},
+    package_data={"fastget": ["py.typed"]},
+    install_requires=[
+        "torch>=2.6",
+        "torchvision>=0.21",
+        f"triton>=3.2; {LINUX}",
+        f"nvidia-dali-cuda130>=1.50; {LINUX}",
+        "numpy>=1.26",
+        "pillow>=10.1",
+        "platformdirs>=4",
+        "pyyaml>=6",
+        "rich>=13",
+        "scikit-learn>=1.4",  # the real digits of the embedded data set
+        "matplotlib>=3.8",  # the fonts of the embedded data set, and the plots
+    ],
+    extras_require={"report": REPORT, "test": TEST, "dev": [*TEST, "pre-commit>=3.7"]},
+    entry_points={"console_scripts": ["fastget = fastget.cli:main"]},
+    classifiers=[
+        "License :: OSI Approved :: MIT License",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
