@@ -1,0 +1,117 @@
+"""The embedded data set, VisDA in miniature: from digits rendered from fonts to real handwritten ones.
+
+Source `fonts`: the text fonts that ship with matplotlib, at random size, rotation, shear and stroke.
+Target `handwritten`: the 1,797 scans that ship with scikit-learn. Both are written once as image files with lists,
+so that the same loaders, protocols and checks run on them as on VisDA.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+from PIL import Image, ImageDraw, ImageFont
+
+SIDE = 32  # pixels
+PER_CLASS = 200  # rendered digits of each class
+VERSION = "digits-1"  # another folder whenever the images change
+# The text fonts: matplotlib's symbol, size-variant, display and last-resort fonts have no digits.
+FONTS = (
+    "DejaVuSans*.ttf",
+    "DejaVuSerif*.ttf",
+    "STIXGeneral*.ttf",
+    "cmb10.ttf",
+    "cmr10.ttf",
+    "cmss10.ttf",
+    "cmti10.ttf",
+    "cmtt10.ttf",
+)
+
+
+def digits_root(root: str | Path | None = None) -> Path:
+    """The folder of the data set, made if it isn't there: fonts/, handwritten/, and a list file of each."""
+    folder = Path(root) if root else Path(platformdirs.user_cache_dir("fastget")) / VERSION
+    if (folder / "handwritten.txt").is_file() and (folder / "fonts.txt").is_file():
+        return folder
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(
+            f"{folder} is not empty and holds no digits (fonts.txt and handwritten.txt are missing): "
+            "choose another folder by --root, or leave --root out"
+        )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        making = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise ValueError(f"cannot write the digits to {folder}: {error.strerror}; choose a folder by --root") from error
+    try:
+        _write_fonts(making)
+        _write_handwritten(making)
+        making.chmod(0o755)
+        if folder.exists():
+            folder.rmdir()
+        try:
+            os.replace(making, folder)  # whole, or not at all
+        except OSError:
+            if not (folder / "handwritten.txt").is_file():  # else another process was first, with the same images
+                raise
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return folder
+
+
+def _save(root: Path, domain: str, number: int, label: int, image: Image.Image) -> str:
+    path = Path(domain) / str(label) / f"{number:04d}.png"
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    image.save(root / path)
+    return f"{path.as_posix()} {label}\n"
+
+
+def _write_handwritten(root: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    scans = load_digits()
+    lines = []
+    for number, (scan, label) in enumerate(zip(scans.images, scans.target, strict=True)):
+        small = Image.fromarray(np.rint(scan * (255 / 16)).astype(np.uint8))  # 8 x 8, 17 levels
+        lines.append(
+            _save(root, "handwritten", number, int(label), small.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+        )
+    (root / "handwritten.txt").write_text("".join(lines), encoding="utf-8")
+
+
+def _write_fonts(root: Path) -> None:
+    import matplotlib
+
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    fonts = sorted({f for pattern in FONTS for f in folder.glob(pattern) if "Display" not in f.name})
+    if not fonts:
+        raise ValueError(f"matplotlib's fonts are missing from {folder}: reinstall matplotlib")
+    random = np.random.Generator(np.random.Philox(key=2023))
+    lines = []
+    for number in range(10 * PER_CLASS):
+        label = number % 10
+        font = fonts[int(random.integers(len(fonts)))]
+        lines.append(_save(root, "fonts", number, label, _render(str(label), font, random)))
+    (root / "fonts.txt").write_text("".join(lines), encoding="utf-8")
+
+
+def _render(digit: str, font: Path, random: np.random.Generator) -> Image.Image:
+    """White on black, drawn at four times the size, then sheared, turned and reduced."""
+    big = 4 * SIDE
+    face = ImageFont.truetype(str(font), int(random.integers(80, 130)))
+    canvas = Image.new("L", (big, big))
+    stroke = int(random.integers(0, 5))
+    ImageDraw.Draw(canvas).text((big / 2, big / 2), digit, fill=255, font=face, anchor="mm", stroke_width=stroke)
+    angle, shear = math.radians(random.uniform(-15, 15)), random.uniform(-0.25, 0.25)
+    # output pixel -> input pixel: turn about the centre, then shear
+    cos, sin = math.cos(angle), math.sin(angle)
+    a, b, d, e = cos + shear * sin, -sin + shear * cos, sin, cos
+    centre = big / 2
+    c, f = centre - a * centre - b * centre, centre - d * centre - e * centre
+    turned = canvas.transform((big, big), Image.Transform.AFFINE, (a, b, c, d, e, f), Image.Resampling.BILINEAR)
+    return turned.resize((SIDE, SIDE), Image.Resampling.BOX)

@@ -1,0 +1,154 @@
+"""The network g(phi(x)): a torchvision backbone with its head removed, a bottleneck, a linear classifier.
+
+Shapes: B images, D feature width, C classes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from fastget.config import NetworkConfig
+from fastget.text import and_more
+
+
+class Network(nn.Module):
+    """Backbone -> bottleneck -> features (B, D) -> classifier -> logits (B, C)."""
+
+    def __init__(self, backbone: nn.Module, backbone_dim: int, num_classes: int, feature_dim: int, norm: bool) -> None:
+        super().__init__()
+        self.backbone = backbone
+        layers: list[nn.Module] = [nn.Linear(backbone_dim, feature_dim)]
+        if norm:
+            layers.append(nn.BatchNorm1d(feature_dim))
+        self.bottleneck = nn.Sequential(*layers)
+        self.classifier = nn.Linear(feature_dim, num_classes)
+        nn.init.xavier_normal_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, 3, H, W) -> features (B, D), logits (B, C)."""
+        features = self.bottleneck(self.backbone(images))
+        return features, self.classifier(features)
+
+
+def build_network(config: NetworkConfig, num_classes: int) -> Network:
+    """The network that the configuration names, with the weights that it names."""
+    if config.name == "small":
+        if config.weights == "imagenet":
+            raise ValueError("network.name=small has no ImageNet weights: set network.weights=none, or give a file")
+        backbone: nn.Module = SmallResNet()
+        dim = SmallResNet.feature_dim
+    else:
+        backbone, dim = _torchvision_backbone(config.name, imagenet=config.weights == "imagenet")
+    if config.weights not in ("imagenet", "none"):
+        load_backbone_weights(backbone, Path(config.weights))
+    return Network(backbone, dim, num_classes, config.bottleneck_dim, config.bottleneck_norm)
+
+
+# --- backbones -----------------------------------------------------------------------------------
+
+
+def _torchvision_backbone(name: str, imagenet: bool) -> tuple[nn.Module, int]:
+    """A torchvision classifier without its last linear layer, and the width of what goes into that layer."""
+    names = torchvision.models.list_models(module=torchvision.models)
+    if name not in names:
+        close = difflib.get_close_matches(name, [*names, "small"], n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(close)}?" if close else "see torchvision.models.list_models()"
+        raise ValueError(f"unknown network.name {name!r}: {hint}")
+    options = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    if imagenet:
+        weights = torchvision.models.get_model_weights(name).DEFAULT
+        options.pop("init_weights", None)
+        options.pop("aux_logits", None)
+        try:
+            model = torchvision.models.get_model(name, weights=weights, **options)
+        except OSError as error:  # URLError is one
+            raise ValueError(
+                f"cannot download the ImageNet weights of {name} ({error}). On a machine without internet fetch "
+                f"{weights.url} elsewhere, and give the file: --set network.weights=FILE; "
+                "or start from random weights: --set network.weights=none"
+            ) from error
+    else:
+        model = torchvision.models.get_model(name, weights=None, **options)
+    return model, _remove_head(model, name)
+
+
+def _remove_head(model: nn.Module, name: str) -> int:
+    """Replace the last linear layer by the identity; its input width."""
+    linear = [path for path, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise ValueError(
+            f"network.name={name} has no linear head to replace: choose another backbone, such as resnet50"
+        )
+    head = model.get_submodule(linear[-1])
+    parent, _, child = linear[-1].rpartition(".")
+    setattr(model.get_submodule(parent), child, nn.Identity())
+    return int(head.in_features)  # type: ignore[arg-type]  # an nn.Linear, by the line above
+
+
+def load_backbone_weights(backbone: nn.Module, file: Path) -> None:
+    """A local file of weights: a state dict as torchvision or fastget saves them. Its head, if any, is left out."""
+    if not file.is_file():
+        raise ValueError(f"network.weights: no file {file}; give imagenet, none, or a file of weights")
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        raise ValueError(
+            f"network.weights: {file} is not a file of weights alone: {str(error).splitlines()[0]}"
+        ) from error
+    for key in ("state_dict", "model", "network"):
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
+    if not isinstance(state, Mapping):
+        raise ValueError(f"network.weights: {file} holds a {type(state).__name__}, expected a state dict")
+    given = {k.removeprefix("module.").removeprefix("backbone."): v for k, v in state.items() if isinstance(v, Tensor)}
+    wanted = backbone.state_dict()
+    missing = [k for k in wanted if k not in given and not k.endswith("num_batches_tracked")]
+    other = [k for k in wanted if k in given and given[k].shape != wanted[k].shape]
+    if missing or other:
+        why = f"{len(missing)} entries are missing ({and_more(missing, 3)})" if missing else ""
+        why += f"{len(other)} entries have another shape ({and_more(other, 3)})" if other else ""
+        raise ValueError(f"network.weights: {file} does not fit this network: {why}. Is network.name the same?")
+    backbone.load_state_dict({k: given[k] for k in wanted if k in given}, strict=False)
+
+
+# --- a small network for small images ------------------------------------------------------------
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions with a shortcut; halves the side."""
+
+    def __init__(self, channels_in: int, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride=2, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.shortcut = nn.Conv2d(channels_in, channels, 1, stride=2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn1(self.conv1(x)).relu()
+        y = self.bn2(self.conv2(y))
+        return torch.relu(y + self.shortcut(x))
+
+
+class SmallResNet(nn.Module):
+    """A residual network for images of about 32 pixels: some 4 million multiplications an image."""
+
+    feature_dim = 96
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+        self.blocks = nn.Sequential(_Block(16, 24), _Block(24, 48), _Block(48, self.feature_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.blocks(self.stem(x))
+        return y.mean((2, 3))

@@ -1,0 +1,96 @@
+"""Which images a batch holds, and how each is cropped: a pure function of (seed, stream, step).
+
+Philox is a counter-based generator, so that any step is reached without walking to it, and every rank draws the
+same global batch and takes its slice. Raw 64-bit draws are used, since numpy may change how it shuffles.
+
+Shapes: B images in the global batch, b = B / world in a rank's slice.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ORDER, _VIEW = 0, 1  # what a generator's draws are for
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One rank's slice of a batch."""
+
+    index: NDArray[np.int64]  # (b,) into the list
+    x: NDArray[np.int64]  # (b,) left edge of the crop, in pixels
+    y: NDArray[np.int64]  # (b,) its top edge
+    flip: NDArray[np.bool_]  # (b,)
+
+
+class TrainSampler:
+    """Endless shuffled batches: each epoch a permutation with its tail dropped, another one every epoch.
+
+    A list shorter than the batch is repeated, each time in another order, until it fills the batch.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        *,
+        seed: int,
+        stream: str,
+        margin: int,
+        flip: bool,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        if length < 1:
+            raise ValueError(f"the {stream} list holds no image")
+        if batch_size % world:
+            raise ValueError(
+                f"the batch of {batch_size} images cannot be cut into {world} equal parts: "
+                f"set train.batch_size to a multiple of {world}"
+            )
+        self.length, self.batch_size, self.margin, self.flip = length, batch_size, margin, flip
+        self.steps_per_epoch = max(1, length // batch_size)
+        self._key = np.array([seed, zlib.crc32(stream.encode())], dtype=np.uint64)
+        self._slice = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
+        self._order = lru_cache(maxsize=2)(self._shuffle)
+
+    def __call__(self, step: int) -> Draw:
+        epoch, position = divmod(step, self.steps_per_epoch)
+        start = position * self.batch_size
+        index = self._order(epoch)[start : start + self.batch_size]
+        x, y, flip = self._raw(_VIEW, step, 3 * self.batch_size).reshape(3, -1)
+        reach = np.uint64(self.margin + 1)
+        mirrored = (flip >> np.uint64(63)).astype(bool) & self.flip
+        cut = self._slice
+        return Draw(index[cut], (x % reach).astype(np.int64)[cut], (y % reach).astype(np.int64)[cut], mirrored[cut])
+
+    def _shuffle(self, epoch: int) -> NDArray[np.int64]:
+        repeats = -(-self.batch_size // self.length)  # 1, unless the list is shorter than a batch
+        keys = self._raw(_ORDER, epoch, repeats * self.length).reshape(repeats, self.length)
+        return np.argsort(keys, axis=1, kind="stable").reshape(-1)
+
+    def _raw(self, purpose: int, index: int, count: int) -> NDArray[np.uint64]:
+        counter = np.array([0, 0, index, purpose], dtype=np.uint64)
+        return np.random.Philox(key=self._key, counter=counter).random_raw(count)
+
+
+class EvalSampler:
+    """Every image exactly once, in order, cropped at the centre; ranks take consecutive shares."""
+
+    def __init__(self, length: int, batch_size: int, *, margin: int, rank: int = 0, world: int = 1) -> None:
+        self.batch_size, self.margin = batch_size, margin
+        self.start, self.stop = rank * length // world, (rank + 1) * length // world
+        self.steps = -(-(self.stop - self.start) // batch_size)
+
+    def __call__(self, step: int) -> Draw:
+        if step >= self.steps:
+            raise StopIteration
+        start = self.start + step * self.batch_size
+        index = np.arange(start, min(start + self.batch_size, self.stop))
+        centre = np.full(len(index), round(self.margin / 2))
+        return Draw(index, centre, centre, np.zeros(len(index), dtype=bool))
