@@ -182,7 +182,7 @@ def _blame(files: list[str], resize: int) -> str | None:
 def dali_pipeline(stream: Stream, device_id: int | None, workers: int, start: int, draws: list[Draw]) -> Any:
     """The pipeline of a stream, not yet built; every batch it is handed is noted in `draws`."""
     try:
-        from nvidia.dali import fn, pipeline_def, types
+        from nvidia.dali import Pipeline, fn, types
     except ImportError as error:
         raise ValueError(
             f"data.loader=dali needs NVIDIA DALI, which cannot be imported ({error}): "
@@ -198,10 +198,10 @@ def dali_pipeline(stream: Stream, device_id: int | None, workers: int, start: in
         x, y = (list((edge * share).astype(np.float32)) for edge in (draw.x, draw.y))
         return paths, x, y, list(draw.flip.astype(np.int32))
 
-    batch = stream.sampler.batch_size
-
-    @pipeline_def(batch_size=batch, num_threads=workers, device_id=device_id, prefetch_queue_depth=2)
-    def define() -> Any:
+    pipeline = Pipeline(
+        batch_size=stream.sampler.batch_size, num_threads=workers, device_id=device_id, prefetch_queue_depth=2
+    )
+    with pipeline:
         path, x, y, flip = fn.external_source(
             source=source,
             num_outputs=4,
@@ -218,7 +218,7 @@ def dali_pipeline(stream: Stream, device_id: int | None, workers: int, start: in
         square = fn.resize(
             decoded, size=[stream.resize, stream.resize], interp_type=types.INTERP_LINEAR, antialias=True
         )
-        return fn.crop_mirror_normalize(
+        normalised = fn.crop_mirror_normalize(
             square,
             crop=(stream.crop, stream.crop),
             crop_pos_x=x,
@@ -229,8 +229,8 @@ def dali_pipeline(stream: Stream, device_id: int | None, workers: int, start: in
             mean=[255 * m for m in MEAN],
             std=[255 * s for s in STD],
         )
-
-    return define()
+        pipeline.set_outputs(normalised)
+    return pipeline
 
 
 # --- synthetic -----------------------------------------------------------------------------------
