@@ -82,12 +82,12 @@ class TrainSampler:
         return int(draws[attempt] % np.uint64(self.length))
 
     def _view(self, purpose: int, step: int, index: NDArray[np.int64], second: Draw | None = None) -> Draw:
-        x, y, flip = self._raw(purpose, step, 3 * self.batch_size).reshape(3, -1)
+        left, top, flip = self._raw(purpose, step, 3 * self.batch_size).reshape(3, -1)
         reach = np.uint64(self.margin + 1)
         mirrored = (flip >> np.uint64(63)).astype(bool) & self.flip
         cut = self._slice
-        edges = ((edge % reach).astype(np.int64)[cut] for edge in (x, y))
-        return Draw(index[cut], *edges, mirrored[cut], second)
+        x, y = ((edge % reach).astype(np.int64)[cut] for edge in (left, top))
+        return Draw(index[cut], x, y, mirrored[cut], second)
 
     def _shuffle(self, epoch: int) -> NDArray[np.int64]:
         repeats = -(-self.batch_size // self.length)  # 1, unless the list is shorter than a batch
