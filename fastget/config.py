@@ -37,6 +37,7 @@ class DataConfig:
     root: str | None = opt(None, "folder that the images lie in (digits: made in the cache directory)")
     source: str | None = opt(None, "labelled domain: a domain's name, or a list file with data.name=lists")
     target: str | None = opt(None, "domain to adapt to; its labels, if any, are used for reporting only")
+    labelled_target: str | None = opt(None, "ssda with data.name=lists: the list of the labelled target images")
     setting: Literal["uda", "pda", "ssda"] = opt(
         "uda",
         "protocol: uda (the target has all classes and no labels), pda (only the first data.pda_classes of them), "

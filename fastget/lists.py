@@ -205,13 +205,14 @@ def domains_from_folders(root: str | Path, source: str, target: str) -> tuple[Im
     """Source and target from ROOT/DOMAIN/CLASS/image. The classes are the source's class folders, sorted.
     A target folder that holds images and no class folders is an unlabelled target."""
     root = Path(root)
-    classes = _class_folders(root, source)
+    classes = class_folders(root, source)
     if not classes:
         raise ValueError(f"{root / source} holds no class folders: expected {root / source}/CLASS/image.jpg")
-    return _read_domain(root, source, classes), _read_domain(root, target, classes)
+    return read_folder(root, source, classes), read_folder(root, target, classes)
 
 
-def _class_folders(root: Path, domain: str) -> list[str]:
+def class_folders(root: Path, domain: str) -> list[str]:
+    """The names of the folders in a domain's folder, sorted."""
     folder = root / domain
     if not folder.is_dir():
         there = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else None
@@ -224,8 +225,9 @@ def _class_folders(root: Path, domain: str) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _read_domain(root: Path, domain: str, classes: Sequence[str]) -> ImageList:
-    found = _class_folders(root, domain)
+def read_folder(root: Path, domain: str, classes: Sequence[str]) -> ImageList:
+    """The images of ROOT/DOMAIN/CLASS/, or of ROOT/DOMAIN/ without labels if it has no folders."""
+    found = class_folders(root, domain)
     unknown = [name for name in found if name not in classes]
     if unknown:
         raise ValueError(
