@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     packing = _command(commands, "pack", "decode and resize every image once, into a cache that train uses")
     packing.add_argument("--format", choices=["jpeg", "raw"], default="jpeg", help="jpeg: small; raw: fastest")
     packing.add_argument("--resize", type=_positive, default=None, help="pixels (default: the data set's data.resize)")
-    packing.add_argument("--quality", type=_quality, default=95, help="of the JPEGs, 1 to 100")
+    packing.add_argument("--quality", type=_quality, default=90, help="of the JPEGs, 1 to 100")
     packing.add_argument("--cache", default="auto", help="folder of the cache; auto: in the root (train: data.cache)")
     packing.add_argument("--bad-images", choices=["error", "skip"], default="error", help="stop, or leave them out")
     packing.add_argument("--verify", action="store_true", help="only compare the cache with its checksums")

@@ -31,7 +31,7 @@ from fastget.packed import RECORD, VERSION, Cache, Recipe, file_stats, path_keys
 
 BLOCK = 512  # tar's
 SHARD_BYTES = 256 << 20
-JPEG_BYTES = 45_000  # a 256 x 256 photograph at quality 95, about
+JPEG_BYTES = 22_000  # a 256 x 256 photograph at quality 90, about
 Advance = Callable[[int], object]  # told how many more images are done
 
 

@@ -48,18 +48,18 @@ class Recipe:
 
     format: Format
     resize: int
-    quality: int = 95  # JPEG's
+    quality: int = 90  # JPEG's: two to three levels from the pixels on average
 
     @property
     def folder_name(self) -> str:
         return f"{self.format}-{self.resize}"
 
     def encode(self, square: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The bytes of a record. JPEG without colour subsampling, so that it is close to the pixels."""
+        """The bytes of a record. JPEG halves the colours' resolution, as cameras do: a quarter faster to decode."""
         if self.format == "raw":
             return np.ascontiguousarray(square).reshape(-1)
         out = io.BytesIO()
-        Image.fromarray(square).save(out, "JPEG", quality=self.quality, subsampling=0)
+        Image.fromarray(square).save(out, "JPEG", quality=self.quality, subsampling=2)
         return np.frombuffer(out.getvalue(), dtype=np.uint8)
 
 
