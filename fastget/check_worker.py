@@ -17,9 +17,9 @@ import warnings
 from typing import IO
 
 import torch
-from torchvision.io import decode_jpeg
 
 from fastget.decode import TAIL, Problem, decode_all, look, sniff
+from fastget.jpeg import decoder
 
 
 def inspect(path: str, said: IO[bytes]) -> Problem | None:
@@ -41,8 +41,10 @@ def inspect(path: str, said: IO[bytes]) -> Problem | None:
 
 def _jpeg_warning(data: bytearray, said: IO[bytes]) -> str | None:
     """What libjpeg said about an image: none if it decoded it in silence, empty if it gave up."""
+    if decoder is None:
+        return ""
     try:
-        decode_jpeg(torch.frombuffer(data, dtype=torch.uint8))
+        decoder(torch.frombuffer(data, dtype=torch.uint8))
     except RuntimeError:  # PIL will say why, or decode it after all
         return ""
     if not said.seek(0, os.SEEK_END):

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
-from torchvision.transforms.v2 import functional as VF
 
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000")  # PIL's names
 SUFFIXES = {
@@ -58,8 +57,8 @@ def read_image(file: str, resize: int) -> Image.Image:
     """Decoded to RGB and resized to a square, antialiased. EXIF rotation is ignored, as DALI is told to."""
     try:
         with Image.open(file, formats=FORMATS) as image:
-            square: Image.Image = VF.resize(to_rgb(image), [resize, resize], antialias=True)
-            return square
+            # What torchvision's Resize does to a PIL image, without the second that importing torchvision takes.
+            return to_rgb(image).resize((resize, resize), Image.Resampling.BILINEAR)
     except DECODE_ERRORS as error:
         raise bad_image(file, error) from error
 
@@ -73,9 +72,18 @@ def read_sound(file: str) -> bytes:
         raise bad_image(file, error) from error
     kind = sniff(data[:TAIL])
     sound = {"JPEG": _sound_jpeg, "PNG": _sound_png}.get(kind)
-    if sound is None or not _whole(kind, data[:TAIL], data[-TAIL:], len(data)) or not sound(data):
-        read_image(file, 8)  # raises what is wrong, if anything is
-    return data
+    if sound and sound(data) and _whole(kind, data[:TAIL], data[-TAIL:], len(data)):
+        return data
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            rgb = to_rgb(image)
+    except DECODE_ERRORS as error:
+        raise bad_image(file, error) from error
+    if sound is None or sound(data):
+        return data
+    again = io.BytesIO()  # PIL reads it though it's not sound: hand it on in a form that everyone reads
+    rgb.save(again, "PNG", compress_level=1)
+    return again.getvalue()
 
 
 def _sound_jpeg(data: bytes) -> bool:
@@ -143,7 +151,8 @@ def look(path: str) -> Problem | None:
     if kind not in FORMATS:
         return Problem(path, *_no_image(kind, head))
     if not _whole(kind, head, tail, info.st_size) and (problem := decode_all(path)):
-        return problem
+        cut = kind in ("JPEG", "PNG") and problem.kind in ("corrupt", "undecodable")  # its end mark is missing
+        return Problem(path, "truncated", f"is cut short: {problem.reason}") if cut else problem
     return misnamed(path, kind)
 
 

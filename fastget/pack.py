@@ -204,12 +204,13 @@ def _header(key: str, recipe: Recipe, size: int) -> bytes:
 
 
 def _damaged(shard: Path, records: NDArray[np.void]) -> bool:
-    """Whether any record differs from its checksum."""
+    """Whether any record differs from its checksum, or the shard has not the length that its records tell."""
     try:
         data = np.memmap(shard, dtype=np.uint8, mode="r")
     except (OSError, ValueError):
         return True
-    if len(data) < int((records["offset"] + records["size"]).max(initial=0)):
+    end = int((records["offset"] + records["size"]).max(initial=0))
+    if len(data) != -(-end // BLOCK) * BLOCK + 2 * BLOCK:
         return True
     for offset, size, crc in records[["offset", "size", "crc"]].tolist():
         if size and zlib.crc32(data[offset : offset + size].data) != crc:

@@ -30,11 +30,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision.io import decode_jpeg
 
+from fastget.jpeg import decode_jpeg
 from fastget.lists import ImageList
 
 Format = Literal["jpeg", "raw"]
@@ -185,8 +184,7 @@ class Packed:
             return None
         if self.format == "raw":
             return data.reshape(self.resize, self.resize, 3)
-        pixels: torch.Tensor = decode_jpeg(torch.from_numpy(data))
-        return np.asarray(pixels.permute(1, 2, 0).numpy())
+        return decode_jpeg(data)
 
     def _map(self, shard: int) -> NDArray[np.uint8]:
         found = self._maps.get(shard)
