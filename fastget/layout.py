@@ -172,7 +172,7 @@ def _almost(known: DataSet, root: Path, domain: str, missing: str) -> str:
     likely = [*known.archives, *(f"{domain}{suffix}" for suffix in ARCHIVES)]
     packed = [name for name in there if name.lower().endswith(ARCHIVES)]
     if any(name in likely for name in packed) or (packed and len(packed) == len(there)):
-        first = min(packed, key=lambda name: name not in likely)
+        first = min(packed, key=lambda name: (not name.startswith(f"{domain}."), name not in likely))
         return f"It holds {first}, which is not extracted.{_extract(root / first)}"
     return ""
 

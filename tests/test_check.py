@@ -93,7 +93,12 @@ def test_results_are_remembered_by_path_size_and_time(tmp_path: Path, monkeypatc
         files.append(str(tmp_path / f"{i}.jpg"))
     assert check(files, full=False).remembered == 0
     looked: list[str] = []
-    monkeypatch.setattr(check_module, "look", lambda path: looked.append(path) or look(path))
+
+    def watched(path: str) -> Problem | None:
+        looked.append(path)
+        return look(path)
+
+    monkeypatch.setattr(check_module, "look", watched)
     assert check(files, full=False).remembered == 3
     assert looked == []
     Path(files[1]).write_text("no longer an image")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,12 @@ def opened(folder: Path) -> Cache:
     cache = Cache.open(folder)
     assert cache
     return cache
+
+
+def holds(packed: Packed, images: ImageList, index: int) -> bool:
+    """Whether a record is the image, resized, to the bit."""
+    square = packed.read(index)
+    return square is not None and np.array_equal(square, np.asarray(read_image(images.file(index), packed.resize)))
 
 
 def flip_bit(file: Path, offset: int) -> None:
@@ -113,8 +120,7 @@ def test_a_subset_of_the_images_finds_its_records(images: ImageList, tmp_path: P
     cache = opened(pack(images, tmp_path / "cache", RAW).folder)
     some = images.take(np.array([30, 2, 2, 17]))
     packed = Packed(cache, cache.find(some)[0])
-    for i in range(4):
-        assert np.array_equal(packed.read(i), np.asarray(read_image(some.file(i), 32)))
+    assert all(holds(packed, some, i) for i in range(4))
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -184,7 +190,7 @@ def test_a_killed_packing_is_absent_and_goes_on(images: ImageList, tmp_path: Pat
     assert verify(opened(folder)) == []
     assert list(folder.glob("*.part")) == []
     packed = Packed(opened(folder), opened(folder).find(images)[0])
-    assert all(np.array_equal(packed.read(i), np.asarray(read_image(images.file(i), 32))) for i in range(36))
+    assert all(holds(packed, images, i) for i in range(36))
 
 
 def dies_at(moment: int, after: bool, images: ImageList, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -200,7 +206,7 @@ def dies_at(moment: int, after: bool, images: ImageList, folder: Path, monkeypat
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(pack_module.os, "replace", dying)
+        patch.setattr(os, "replace", dying)
         try:
             pack(images, folder, RAW, shard_bytes=50_000)
         except KeyboardInterrupt:
@@ -229,7 +235,7 @@ def test_stopping_at_any_rename_leaves_a_cache_that_is_whole_or_absent(
         records, fresh = cache.find(images)
         assert fresh.all()
         packed = Packed(cache, records)
-        assert all(np.array_equal(packed.read(i), np.asarray(read_image(images.file(i), 32))) for i in (0, 20, 35))
+        assert all(holds(packed, images, i) for i in (0, 20, 35))
         moment += 1
     assert moment == 8  # three shards, their indexes, and that of the whole
     assert changed or complete == int(after)  # only the last rename makes it complete
@@ -247,7 +253,7 @@ def test_a_folder_that_cannot_be_written(images: ImageList, tmp_path: Path) -> N
 
 
 def test_a_disk_that_is_too_small(images: ImageList, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack_module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     with pytest.raises(ValueError, match="use --format jpeg"):
         pack(images, tmp_path / "cache", RAW)
 
