@@ -85,7 +85,7 @@ def check(files: Sequence[str], *, full: bool, workers: int = 0, advance: Advanc
 
 def check_lists(lists: Sequence[ImageList], *, full: bool, workers: int = 0, advance: Advance | None = None) -> Report:
     """The check of all images of some lists."""
-    files = [images.file(i) for images in lists for i in range(len(images))]
+    files = [file for images in lists for file in images.files()]
     return check(files, full=full, workers=workers, advance=advance)
 
 

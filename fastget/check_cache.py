@@ -111,8 +111,10 @@ def _lasting(problem: Problem) -> bool:
 
 
 def _keys(files: Sequence[str]) -> NDArray[np.uint64]:
+    here = os.path.join(os.getcwd(), "")
+
     def key(file: str) -> int:
-        path = os.fsencode(os.path.abspath(file))
+        path = os.fsencode(file if file.startswith("/") else here + file)
         return int.from_bytes(hashlib.blake2b(path, digest_size=8).digest(), "little")
 
     return np.fromiter(map(key, files), dtype=np.uint64, count=len(files))

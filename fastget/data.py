@@ -129,7 +129,7 @@ def _without_bad(domains: Domains, data: DataConfig, workers: int, advance: Call
     bad = {problem.path for problem in report.bad}
     kept: dict[str, Any] = {}
     for role, images in lists.items():
-        good = np.fromiter((images.file(i) not in bad for i in range(len(images))), dtype=bool, count=len(images))
+        good = np.fromiter((file not in bad for file in images.files()), dtype=bool, count=len(images))
         if not good.any():
             first = report.bad[0]
             raise ValueError(

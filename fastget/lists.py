@@ -37,6 +37,13 @@ class ImageList:
         """The path to open."""
         return os.path.join(self.root, self.paths[index])
 
+    def files(self) -> list[str]:
+        """All paths to open; much faster than one by one."""
+        if os.sep != "/":
+            return [self.file(i) for i in range(len(self))]
+        base = os.path.join(self.root, "")
+        return [path if path.startswith("/") else base + path for path in self.paths]
+
     @property
     def labelled(self) -> bool:
         return bool((self.labels != UNLABELLED).all())
@@ -104,7 +111,7 @@ def _split_line(line: str, file: Path, number: int, unlabelled: bool) -> tuple[s
     path, _, label = line.replace("\t", " ").rpartition(" ")
     if label.isascii() and label.isdigit() and path:
         return path.rstrip(), int(label)
-    if unlabelled and line.lower().endswith(IMAGE_SUFFIXES):
+    if unlabelled and (not path or line.lower().endswith(IMAGE_SUFFIXES)):
         return line, UNLABELLED
     where = f"{file}, line {number}"
     if not path:
@@ -190,7 +197,8 @@ def class_names(paths: Sequence[str], labels: NDArray[np.int64], num_classes: in
     """The parent folder of each class's images, if each class has one of its own; else the numbers."""
     folders: dict[int, set[str]] = {}
     for path, label in zip(paths, labels.tolist(), strict=True):
-        folders.setdefault(label, set()).add(posixpath.basename(posixpath.dirname(path)))
+        parts = path.rsplit("/", 2)
+        folders.setdefault(label, set()).add(parts[-2] if len(parts) > 1 else "")
     names = [next(iter(folders[c])) if len(folders.get(c, ())) == 1 else "" for c in range(num_classes)]
     told = [name for name in names if name]
     if len(set(told)) != len(told):

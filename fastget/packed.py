@@ -95,11 +95,12 @@ def path_keys(paths: Sequence[str]) -> NDArray[np.uint64]:
 def file_stats(images: ImageList, workers: int = 0) -> NDArray[np.int64]:
     """(N, 2) size and mtime of each file; -1 where there is none."""
     out = np.full((len(images), 2), -1, dtype=np.int64)
+    files = images.files()
 
     def stat(start: int) -> None:
-        for i in range(start, min(start + 1000, len(images))):
+        for i in range(start, min(start + 1000, len(files))):
             try:
-                info = os.stat(images.file(i))
+                info = os.stat(files[i])
             except OSError:
                 continue
             out[i] = info.st_size, info.st_mtime_ns

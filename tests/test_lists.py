@@ -56,6 +56,7 @@ def test_absolute_and_relative_paths(tmp_path: Path) -> None:
     images = ImageList("x", tmp_path, paths, np.array([0, 1]), ("a", "b"))
     assert images.file(0) == "/data/a.jpg"
     assert images.file(1) == str(tmp_path / "c.jpg")
+    assert images.files() == [images.file(0), images.file(1)]
 
 
 @pytest.mark.parametrize(

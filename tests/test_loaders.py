@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
+from fastget import dali
 from fastget.config import DataConfig
 from fastget.dali import dali_batches, define
 from fastget.data import load_domains
@@ -235,18 +236,60 @@ def test_a_threshold_of_nothing(mortal: ImageList, backend: Backend) -> None:
 
 
 def test_a_pipeline_that_fails_is_started_again(mortal: ImageList, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file whose damage only shows in decoding: DALI's pipeline is lost, the run is not."""
-    victim = int(stream(mortal).sampler(4).index[2])
+    """A PNG whose damage only shows in decoding: DALI's pipeline is lost, the run is not."""
+    draw = stream(mortal).sampler(4)
+    victim = next(i for i in draw.index.tolist() if mortal.paths[i].endswith("png"))
     data = bytearray(Path(mortal.file(victim)).read_bytes())
-    if mortal.paths[victim].endswith("png"):
-        data[len(data) // 2 :: 2] = bytes(len(data[len(data) // 2 :: 2]))
-        data[-12:] = b"\0\0\0\0IEND\xaeB`\x82"
-    else:
-        data[len(data) // 2 : -2] = b"\xff\xd9" * ((len(data) - 2 - len(data) // 2) // 2)
+    data[len(data) // 2 : len(data) // 2 + 64] = bytes(64)
     Path(mortal.file(victim)).write_bytes(data)
-    one, other = (take(Loader(stream(mortal, bad_threshold=0.1), CPU, backend, 2), 8) for backend in BACKENDS)
+    started: list[int] = []
+    define_one = dali.define
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        started.append(1)
+        return define_one(*args, **kwargs)
+
+    monkeypatch.setattr(dali, "define", counted)
+    one, other = (take(Loader(stream(mortal), CPU, backend, 2), 9) for backend in BACKENDS)
+    assert len(started) == 2
     for a, b in zip(one, other, strict=True):
         assert np.array_equal(a.index, b.index)
+        assert (levels(a.images) - levels(b.images)).abs().max() <= 1.001
+    for batches in (one, other):
+        assert [bad.path for batch in batches for bad in batch.bad] == [mortal.file(victim)]
+
+
+class Moody:
+    """A pipeline that fails for no reason that a file could give: at one run, or at every one."""
+
+    def __init__(self, pipeline: Any, always: bool) -> None:
+        self.pipeline, self.always, self.runs = pipeline, always, 0
+
+    def build(self) -> None:
+        self.pipeline.build()
+
+    def run(self) -> Any:
+        self.runs += 1
+        outputs = self.pipeline.run()
+        if self.always or self.runs == 3:
+            raise RuntimeError("out of some memory")
+        return outputs
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_failure_that_no_file_explains(
+    domains: tuple[ImageList, ImageList], monkeypatch: pytest.MonkeyPatch, always: bool
+) -> None:
+    clean = take(Loader(stream(domains[0]), CPU, "dali", 2), 7)
+    define_one = dali.define
+    monkeypatch.setattr(dali, "define", lambda *args, **kwargs: Moody(define_one(*args, **kwargs), always))
+    if always:
+        with pytest.raises(RuntimeError, match=r"out of some memory\. Use data\.loader=torchvision"):
+            take(Loader(stream(domains[0]), CPU, "dali", 2), 7)
+    else:
+        for a, b in zip(clean, take(Loader(stream(domains[0]), CPU, "dali", 2), 7), strict=True):
+            assert np.array_equal(a.index, b.index)
+            assert (levels(a.images) - levels(b.images)).abs().max() <= 1.001
 
 
 # --- the GPU's pipeline, without a GPU -----------------------------------------------------------
