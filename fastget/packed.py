@@ -5,8 +5,8 @@ and an index of where each record begins, how long it is, its CRC-32, and the si
 from. Any tool that reads tar can read it. fastget maps the shards into memory and goes straight to a record, since
 tar's own readers only go through a shard from front to back, and a batch must be a pure function of its step.
 
-Measured (benchmarks/bench_loader.md; CPU-ms an image, 500 px photographs): the memory map 0.24 raw and 0.58 JPEG, DALI's
-`fn.readers.webdataset` on the same shards 0.30 and 0.74, ATDOC's loader from files 3.9.
+Measured (benchmarks/bench_loader.md; CPU-ms an image, 500 px photographs): the memory map 0.24 raw and 0.58 JPEG,
+DALI's `fn.readers.webdataset` on the same shards 0.30 and 0.74, ATDOC's loader from files 3.9.
 
 Every record is checked by its CRC when it is read (0.04 ms for a raw one). A record that fails is read from its own
 file in place, so that a damaged cache costs time, not pixels.
