@@ -105,7 +105,7 @@ class TrainConfig:
     """Length, logging, places."""
 
     seeds: tuple[int, ...] = opt((0,), "one run for each, e.g. 0,1,2", ge=0)
-    out: str = opt("runs", "folder that the runs are written to")
+    out: str | None = opt(None, "the run's folder; default: a new one under runs/, named after the task")
     resume: Literal["no", "auto"] = opt("no", "auto: go on from the newest checkpoint of the same run, if there is one")
     batch_size: int = opt(36, "images a step from each domain", ge=1)
     epochs: int = opt(10, "length; an epoch is as many batches as the larger domain holds", ge=1)

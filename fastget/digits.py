@@ -18,6 +18,7 @@ import platformdirs
 from PIL import Image, ImageDraw, ImageFont
 
 SIDE = 32  # pixels
+INK = 24  # pixels that a scan fills: it touches its own border, and crops must not cut it
 PER_CLASS = 200  # rendered digits of each class
 VERSION = "digits-1"  # another folder whenever the images change
 # The text fonts: matplotlib's symbol, size-variant, display and last-resort fonts have no digits.
@@ -78,9 +79,9 @@ def _write_handwritten(root: Path) -> None:
     lines = []
     for number, (scan, label) in enumerate(zip(scans.images, scans.target, strict=True)):
         small = Image.fromarray(np.rint(scan * (255 / 16)).astype(np.uint8))  # 8 x 8, 17 levels
-        lines.append(
-            _save(root, "handwritten", number, int(label), small.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
-        )
+        image = Image.new("L", (SIDE, SIDE))
+        image.paste(small.resize((INK, INK), Image.Resampling.BICUBIC), ((SIDE - INK) // 2, (SIDE - INK) // 2))
+        lines.append(_save(root, "handwritten", number, int(label), image))
     (root / "handwritten.txt").write_text("".join(lines), encoding="utf-8")
 
 
@@ -103,7 +104,7 @@ def _write_fonts(root: Path) -> None:
 def _render(digit: str, font: Path, random: np.random.Generator) -> Image.Image:
     """White on black, drawn at four times the size, then sheared, turned and reduced."""
     big = 4 * SIDE
-    face = ImageFont.truetype(str(font), int(random.integers(80, 130)))
+    face = ImageFont.truetype(str(font), int(random.integers(90, 150)))
     canvas = Image.new("L", (big, big))
     stroke = int(random.integers(0, 5))
     ImageDraw.Draw(canvas).text((big / 2, big / 2), digit, fill=255, font=face, anchor="mm", stroke_width=stroke)

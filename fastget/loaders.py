@@ -10,7 +10,7 @@ Shapes: b images in a rank's batch, H = W = crop.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -75,7 +75,7 @@ class Loader:
         self.workers = workers or os.cpu_count() or 1
         self._labels = torch.from_numpy(stream.images.labels).to(device)
 
-    def batches(self, start: int = 0) -> Iterator[Batch]:
+    def batches(self, start: int = 0) -> Generator[Batch, None, None]:
         """From step `start` on: without end in training, to the end of the list in evaluation."""
         make = {"dali": _dali, "torchvision": _torchvision, "synthetic": _synthetic}[self.backend]
         for draw, images in make(self.stream, self.device, self.workers, start):
