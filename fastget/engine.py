@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fastget.config import Config
 from fastget.display import Display
-from fastget.evaluation import Evaluation, evaluate, infer
+from fastget.evaluation import Evaluation, evaluate, infer, score
 from fastget.get import GeT
 from fastget.lists import ImageList
 from fastget.loaders import Batch, Loader, Stream
@@ -38,7 +38,7 @@ class Engine:
         self.config, self.seed, self.device = config, seed, device
         self.target = target
         torch.manual_seed(seed)
-        network = build_network(config.network, len(source.classes))
+        network = build_network(config.network, len(source.classes), config.data.crop)
         self.model = Adaptation(network, self._build_get(len(source.classes)), config.optim.label_smoothing).to(device)
         self.network, self.get = self.model.network, self.model.get
         self.optimizer = self._build_optimizer()
@@ -59,7 +59,7 @@ class Engine:
                 "lower it, or raise train.max_steps"
             )
         self.step = 0  # steps done
-        self.started = False  # whether the memory is
+        self.before: dict[str, Any] | None = None  # the source-only model at the end of the warm-up, once it is reached
         self.totals: dict[str, Tensor] = {}  # losses since the last log, on the device
         self.counted = 0  # steps in them
 
@@ -155,7 +155,7 @@ class Engine:
     def _train_step(self, source: Batch, target: Batch | None) -> Losses:
         """E, C and M, then the memory's update from the same features."""
         if self.get is not None and target is not None:
-            if not self.started:
+            if self.before is None:
                 self._start_memory(self.get)
             if self.step % self.epoch_steps == 0:
                 self.get.start_epoch()
@@ -173,10 +173,12 @@ class Engine:
 
     def _start_memory(self, get: GeT) -> None:
         """One pass over the target sets mu to the mean feature of the images predicted as each class."""
-        features, logits, _ = infer(self.network, self.eval_loader)
-        get.initialise(features, logits.argmax(1), self.network.classifier.weight)
+        features, logits, labels = infer(self.network, self.eval_loader)
+        confidence, predictions = logits.softmax(1).max(1)
+        get.initialise(features, predictions, self.network.classifier.weight)
         get.start_epoch()
-        self.started = True
+        before = score(predictions, confidence, labels, logits.shape[1])
+        self.before = {"step": self.step, **before.metrics()}
 
     def _set_lr(self) -> None:
         """lr(i) = lr0 * (1 + 10 i / I)^-0.75."""
@@ -224,7 +226,7 @@ class Engine:
             "seed": self.seed,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "started": self.started,
+            "before": self.before,
             "totals": self.totals,
             "counted": self.counted,
             "rng": torch.get_rng_state(),
@@ -236,7 +238,7 @@ class Engine:
         """Go on from a checkpoint's state."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.started, self.counted = state["step"], state["started"], state["counted"]
+        self.step, self.before, self.counted = state["step"], state["before"], state["counted"]
         self.totals = {name: total.to(self.device) for name, total in state["totals"].items()}
         torch.set_rng_state(state["rng"])
 

@@ -99,10 +99,24 @@ def choose_folder(config: Config) -> Path:
     data = config.data
     stem = "-".join(Path(str(part)).stem for part in (data.name, data.source, data.target) if part)
     base = Path("runs") / f"{stem}-{config.method.name}"
-    number = 1
-    while _numbered(base, number).exists():
+    return newest_folder(base) if config.train.resume == "auto" else new_folder(base)
+
+
+def new_folder(base: Path) -> Path:
+    """`base`, or the first of base-2, base-3 ... that isn't there yet."""
+    return _numbered(base, _count(base) + 1)
+
+
+def newest_folder(base: Path) -> Path:
+    """The last of base, base-2, base-3 ... that is there; `base` if none is."""
+    return _numbered(base, max(1, _count(base)))
+
+
+def _count(base: Path) -> int:
+    number = 0
+    while _numbered(base, number + 1).exists():
         number += 1
-    return _numbered(base, number - 1 if config.train.resume == "auto" and number > 1 else number)
+    return number
 
 
 def _numbered(base: Path, number: int) -> Path:

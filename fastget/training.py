@@ -50,6 +50,8 @@ def train(config: Config | None = None, *, console: Console | None = None, quiet
     config = config or make_config()
     console = console or Console(quiet=quiet)
     device = choose_device(config.train.device)
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
     source, target = load_domains(config.data)
     folder = choose_folder(config)
     seeds = config.train.seeds
@@ -110,6 +112,7 @@ def summarise(engine: Engine, source: ImageList, target: ImageList, final: Evalu
         "steps": engine.step,
         "images": {"source": len(source), "target": len(target)},
         **final.metrics(),
+        "source_only": engine.before,  # the model at the end of the warm-up, before it adapts
         "per_class_accuracy": dict(zip(target.classes, final.per_class, strict=True)),
     }
 
@@ -126,6 +129,10 @@ def over_seeds(summaries: list[dict[str, Any]]) -> dict[str, Any]:
             continue
         over[field], over[f"{field}_std"] = statistics.fmean(values), statistics.stdev(values)
         over[f"{field}_per_seed"] = values
+    if first["source_only"] is not None:
+        before = [s["source_only"] for s in summaries]
+        fields = ("accuracy", "mean_class_accuracy")
+        over["source_only"] = {field: _mean([b[field] for b in before]) for field in fields}
     names = first["per_class_accuracy"]
     over["per_class_accuracy"] = {
         name: None if names[name] is None else statistics.fmean(s["per_class_accuracy"][name] for s in summaries)
@@ -134,9 +141,17 @@ def over_seeds(summaries: list[dict[str, Any]]) -> dict[str, Any]:
     return over
 
 
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
 def _print_end(console: Console, summary: dict[str, Any], folder: Path) -> None:
     title = f"{summary['source']} -> {summary['target']}, final model on {summary['images']['target']:,} target images"
-    console.print(results_table(title, [(summary["method"], summary)]))
+    rows = [(summary["method"], summary)]
+    if summary.get("source_only"):
+        rows.insert(0, ("source-only (end of the warm-up)", summary["source_only"]))
+    console.print(results_table(title, rows))
     console.print(f"saved in {folder}", highlight=False)
 
 
