@@ -104,10 +104,13 @@ def _write_fonts(root: Path) -> None:
 def _render(digit: str, font: Path, random: np.random.Generator) -> Image.Image:
     """White on black, drawn at four times the size, then sheared, turned and reduced."""
     big = 4 * SIDE
-    face = ImageFont.truetype(str(font), int(random.integers(90, 150)))
+    height, stroke = random.uniform(56, 92), int(random.integers(0, 5))
+    left, top, right, bottom = ImageFont.truetype(str(font), 100).getbbox(digit)
+    scale = height / (bottom - top)
+    face = ImageFont.truetype(str(font), 100 * scale)
+    corner = (big / 2 - scale * (left + right) / 2, big / 2 - scale * (top + bottom) / 2)  # its ink in the centre
     canvas = Image.new("L", (big, big))
-    stroke = int(random.integers(0, 5))
-    ImageDraw.Draw(canvas).text((big / 2, big / 2), digit, fill=255, font=face, anchor="mm", stroke_width=stroke)
+    ImageDraw.Draw(canvas).text(corner, digit, fill=255, font=face, stroke_width=stroke)
     angle, shear = math.radians(random.uniform(-15, 15)), random.uniform(-0.25, 0.25)
     # output pixel -> input pixel: turn about the centre, then shear
     cos, sin = math.cos(angle), math.sin(angle)
