@@ -1,4 +1,5 @@
-"""The command line. Exit codes: 0 done, 1 the job found something wrong, 2 wrong usage or bad input."""
+"""The command line. Exit codes: 0 done, 1 the job found something wrong, 2 wrong usage or bad input;
+128 + n when signal n stopped a run, which is saved and can go on."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from fastget.config import Config, describe_type, make_config, walk
 from fastget.engine import RunFailed
 from fastget.get import RECIPES
+from fastget.loop import Interrupted
 
 SHORTHANDS = {  # option -> (field, help)
     "--data": ("data.name", "digits (default), folder or lists"),
@@ -23,6 +25,10 @@ SHORTHANDS = {  # option -> (field, help)
     "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
     "--method": ("method.name", "get (default), or the baseline source-only"),
     "--seeds": ("train.seeds", "one run for each, e.g. 0,1,2"),
+    "--select": (
+        "train.select",
+        "also keep the best checkpoint by a label-free criterion (see train.select)",
+    ),
     "--out": ("train.out", "the run's folder; default: a new one under runs/"),
 }
 
@@ -37,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error), 2)
     except RunFailed as error:
         return _complain(str(error), 1)
+    except Interrupted as stop:
+        return _complain(str(stop), 128 + stop.number)
     except KeyboardInterrupt:
         return _complain("interrupted", 130)
     return code
@@ -87,6 +95,9 @@ def _add_train(commands: Any) -> None:
         "--resume", nargs="?", const="auto", dest="train.resume", metavar="auto",
         help="go on from the newest intact checkpoint in --out",
     )  # fmt: skip
+    train.add_argument(
+        "--profile", action="store_const", const=True, dest="train.profile", help="print where a step's time goes"
+    )
     train.add_argument(
         "--set", action="append", nargs="+", default=[], metavar="section.field=value", help="any field listed below"
     )
