@@ -5,6 +5,7 @@ Nothing in a step waits for the device: losses are summed there, and the loop re
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Generator
 from typing import Any
 
@@ -31,6 +32,10 @@ FREE = {
     "data.root", "data.workers", "train.out", "train.resume", "train.device", "train.tensorboard", "train.profile",
     "train.keep_checkpoints", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.select",
 }  # fmt: skip
+
+# batch-norm statistics stay each rank's own, GeT's memory is the same on all; the option has two names
+_NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+_WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
 
 
 class RunFailed(RuntimeError):
@@ -87,7 +92,7 @@ class Engine:
         self.step_model: nn.Module = self.model
         if self.ranks.world > 1:
             devices = [device.index] if device.type == "cuda" else None
-            self.step_model = DistributedDataParallel(self.model, devices, broadcast_buffers=False)
+            self.step_model = DistributedDataParallel(self.model, devices, **_WITHOUT_BUFFERS)
 
     def _build_get(self, num_classes: int) -> GeT | None:
         if self.config.method.name == "source-only":

@@ -13,6 +13,7 @@ TINY = {
     "train.max_steps": 12,
     "train.warmup_steps": 4,
     "train.batch_size": 16,
+    "optim.lr": 0.02,
     "train.log_every": 3,
     "train.eval_every": 6,
     "train.tensorboard": False,

@@ -14,7 +14,6 @@ from fastget.config import Config
 from fastget.data import load_domains
 from fastget.engine import Engine
 from fastget.get import GeT
-from fastget.loop import Loop
 from fastget.optim import choose_impl
 from fastget.precision import choose_precision, cpu_has_bfloat16
 from fastget.training import train
@@ -223,16 +222,7 @@ def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 # --- selection, profile, tensorboard ------------------------------------------------------------
 
 
-def test_selection_needs_no_labels_and_stands_beside_the_final_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen: list[int] = []
-    select = Loop._select
-
-    def shuffled_labels(self: Loop, result: Any) -> None:
-        if (self.engine.step == 6) != bool(chosen):
-            chosen.append(self.engine.step)
-        select(self, result)
-
-    monkeypatch.setattr(Loop, "_select", shuffled_labels)
+def test_selection_needs_no_labels_and_stands_beside_the_final_model() -> None:
     folder = train(tiny("sel", train__select="entropy"), quiet=True).folder
     lines = [line for line in metrics(folder) if "entropy" in line]
     best = min(lines, key=lambda line: line["entropy"])
@@ -262,3 +252,42 @@ def test_tensorboard_events() -> None:
         assert tag in tags["scalars"], tag
     assert "images/target" in tags["images"]
     assert "prior/against the labels (oracle)" in tags["images"]
+
+
+# --- the GPU path, without a GPU ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_forward_pass_on_fake_cuda_tensors(dtype: torch.dtype) -> None:
+    """autocast, channels_last and devices of the GPU path: mixed devices and hidden waits raise on fake tensors."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from fastget.model import Adaptation
+    from fastget.network import build_network
+
+    config = tiny("fake", network__name="resnet18", network__weights="none", data__resize=64, data__crop=64)
+    network = build_network(config.network, 10, 64)
+    get = GeT(10, 256, backend="reference", check_now=False)
+    get._ready = True  # a look at mu would wait
+    model = Adaptation(network, get, 0.1)
+    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
+        for module in model.modules():
+            for name, p in list(module._parameters.items()):
+                if p is not None:
+                    module._parameters[name] = torch.nn.Parameter(torch.empty(p.shape, device="cuda"))
+            for name, b in list(module._buffers.items()):
+                if b is not None:
+                    module._buffers[name] = torch.empty(b.shape, dtype=b.dtype, device="cuda")
+        images = torch.empty(4, 64, 64, 3, device="cuda").permute(0, 3, 1, 2)
+        labels = torch.zeros(4, dtype=torch.int64, device="cuda")
+        with torch.autocast("cuda", dtype):
+            losses = model(images, labels, images, 1.0)
+        assert losses.features is not None
+        assert losses.out is not None
+        get.update(losses.features, losses.out)
+        assert losses.features.dtype == dtype
+        assert losses.loss.dtype == torch.float32
+        assert losses.loss.device.type == "cuda"
+        with pytest.raises(Exception, match="device"):
+            model(images.to("cpu"), labels, images, 1.0)  # the check can fail
+        assert mode is not None

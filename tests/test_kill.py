@@ -14,7 +14,7 @@ from fastget.checkpoint import load_checkpoint
 from tests.support import metrics
 
 SETTINGS = [
-    "train.batch_size=16", "train.warmup_steps=20", "train.log_every=7", "train.eval_every=30",
+    "train.batch_size=16", "optim.lr=0.01", "train.warmup_steps=20", "train.log_every=7", "train.eval_every=30",
     "train.checkpoint_every=5", "train.keep_checkpoints=2", "train.tensorboard=false",
 ]  # fmt: skip
 
