@@ -179,7 +179,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "network.name": "small",
         "network.weights": "none",
         "optim.backbone_lr_scale": 1.0,
-        "optim.lr": 0.05,
+        "optim.lr": 0.03,
         "train.batch_size": 64,
         "train.max_steps": 500,
         "train.threads": 1,  # so small a network gains nothing from more
