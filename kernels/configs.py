@@ -1,0 +1,78 @@
+"""Block sizes: plain tables, chosen from the shape and the type. No tuning at run time.
+
+Every entry compiles without spills for sm_80, sm_90 and sm_100, and stays within the shared memory of each
+architecture that `python -m fastget.kernels.report` lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One configuration of a kernel with a matrix product: BM x BN of the result, BK of the summed axis at a time."""
+
+    BM: int
+    BN: int
+    BK: int
+    precision: str  # of a float32 tl.dot
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """One configuration of a kernel that walks along rows: BM rows, BN columns at a time."""
+
+    BM: int
+    BN: int
+    num_warps: int
+
+
+_forced: list[str] = []  # set by forced_precision()
+
+
+def precision(*tensors: Tensor) -> str:
+    """input_precision of tl.dot: what torch.get_float32_matmul_precision() asks of float32, TF32 beside a half type.
+
+    A half-precision number is exact in TF32, so only the float32 side is rounded there, to more bits than the half
+    type has. ROCm has no TF32 on every card and multiplies float32 in its matrix cores: always "ieee".
+    """
+    if _forced:
+        return _forced[-1]
+    if torch.version.hip is not None:
+        return "ieee"
+    if any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors):
+        return "tf32"
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+@contextmanager
+def forced_precision(value: str) -> Iterator[None]:
+    """Use `value` whatever torch says: how the catalogue reaches the choices of every backend."""
+    _forced.append(value)
+    try:
+        yield
+    finally:
+        _forced.pop()
+
+
+def _power_of_two(n: int, low: int, high: int) -> int:
+    return max(low, min(high, triton.next_power_of_2(n)))
+
+
+def logits(B: int, C: int, dtype: torch.dtype, precision: str) -> Tile:
+    """Tiles of kernels/logits.py. Small batches take small tiles, so that more programs share the prototypes."""
+    large = B > 512
+    if precision == "ieee":
+        BM, BN, BK = (32, 64, 16) if large or C > 1024 else (16, 32, 32)
+        return Tile(BM=BM, BN=BN, BK=BK, precision=precision, num_warps=4, num_stages=2)
+    BM, BN, BK = (64, 64, 32) if large else (16, 64, 64) if C > 1024 else (16, 32, 64)
+    return Tile(BM=BM, BN=BN, BK=BK, precision=precision, num_warps=8 if large else 4, num_stages=2)
