@@ -72,7 +72,41 @@ def logits(B: int, C: int, dtype: torch.dtype, precision: str) -> Tile:
     """Tiles of kernels/logits.py. Small batches take small tiles, so that more programs share the prototypes."""
     large = B > 512
     if precision == "ieee":
-        BM, BN, BK = (32, 64, 16) if large or C > 1024 else (16, 32, 32)
+        BM, BN, BK = (32, 64, 16) if large else (16, 128, 16) if C > 1024 else (16, 32, 32)
         return Tile(BM=BM, BN=BN, BK=BK, precision=precision, num_warps=4, num_stages=2)
-    BM, BN, BK = (64, 64, 32) if large else (16, 64, 64) if C > 1024 else (16, 32, 64)
+    BM, BN, BK = (64, 64, 32) if large else (16, 128, 32) if C > 1024 else (16, 32, 64)
     return Tile(BM=BM, BN=BN, BK=BK, precision=precision, num_warps=8 if large else 4, num_stages=2)
+
+
+LABEL_ROWS = 128  # rows whose y_M one program writes
+
+
+def columns(B: int, C: int) -> Rows:
+    """The column sums of kernels/statistics.py: BN classes over all rows, BM rows at a time."""
+    return Rows(BM=64, BN=16 if C <= 1024 else 64, num_warps=4)
+
+
+def class_sums(dtype: torch.dtype) -> Tile:
+    """One-hot^T @ features: BM classes, BN of the width, BK rows at a time. float32 features must not be rounded."""
+    BK = 16 if dtype == torch.float32 else 32
+    return Tile(BM=16, BN=64, BK=BK, precision="ieee", num_warps=4, num_stages=2)
+
+
+def backward(B: int, C: int, precision: str) -> Tile:
+    """Tiles of kernels/backward.py: BM rows or classes, BN of the width, BK of the axis that is summed."""
+    if precision == "ieee":
+        return Tile(BM=32, BN=64, BK=16, precision=precision, num_warps=4, num_stages=2)
+    if B > 512:
+        return Tile(BM=64, BN=128, BK=32, precision=precision, num_warps=8, num_stages=2)
+    return Tile(BM=32, BN=64, BK=32, precision=precision, num_warps=4, num_stages=2)
+
+
+def objective(B: int, C: int) -> Rows:
+    """Rows of kernels/objective.py: about 128 blocks of them where the batch is large, so that partials stay few."""
+    BM = _power_of_two(triton.cdiv(B, 128), 4, 256)
+    return Rows(BM=BM, BN=min(_power_of_two(C, 32, 512), 8192 // max(BM, 16)), num_warps=4)
+
+
+def totals(blocks: int, C: int) -> Rows:
+    """The one program that adds up the blocks of kernels/objective.py."""
+    return Rows(BM=_power_of_two(blocks, 16, 32), BN=_power_of_two(C, 32, 512), num_warps=8)

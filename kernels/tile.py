@@ -50,12 +50,16 @@ def merged_softmax(parts, slot, rows, live, B, T):
     """Row maximum and sum of exponentials from the class tiles' partials (slot, slot + 1), merged in order."""
     m = tl.full(rows.shape, float("-inf"), tl.float32)
     total = tl.zeros(rows.shape, tl.float32)
-    for t in range(T):
-        at = parts + tl.cast(slot * T + t, tl.int64) * B + rows
-        m_next = tl.load(at, mask=live, other=0.0)
-        total_next = tl.load(at + tl.cast(T, tl.int64) * B, mask=live, other=1.0)
-        m, total = merge(m, total, m_next, total_next)
-    return m, total
+    for t0 in range(0, T, 16):
+        t = t0 + tl.arange(0, 16)
+        at = parts + (slot * T + t)[:, None].to(tl.int64) * B + rows[None, :]
+        inside = (t < T)[:, None] & live[None, :]
+        tops = tl.load(at, mask=inside, other=float("-inf"))
+        totals = tl.load(at + tl.cast(T, tl.int64) * B, mask=inside, other=0.0)
+        top = tl.max(tops, 0)
+        totals = tl.sum(totals * tl.exp(tops - finite_max(top)[None, :]), 0)
+        m, total = merge(m, total, top, totals)
+    return tl.where(live, finite_max(m), 0.0), tl.where(live, total, 1.0)
 
 
 @triton.jit
@@ -63,12 +67,16 @@ def merged_best(parts, slot, rows, live, B, T, last):
     """Index of the row's maximum from the class tiles' partials (slot, slot + 1), the lowest on a tie."""
     best = tl.full(rows.shape, float("-inf"), tl.float32)
     index = tl.full(rows.shape, 0, tl.int32) + last
-    for t in range(T):
-        at = parts + tl.cast(slot * T + t, tl.int64) * B + rows
-        score = tl.load(at, mask=live, other=0.0)
-        column = tl.load(at + tl.cast(T, tl.int64) * B, mask=live, other=0.0).to(tl.int32)
-        index = tl.where(score > best, column, index)
-        best = tl.where(score > best, score, best)
+    for t0 in range(0, T, 16):
+        t = t0 + tl.arange(0, 16)
+        at = parts + (slot * T + t)[:, None].to(tl.int64) * B + rows[None, :]
+        inside = (t < T)[:, None] & live[None, :]
+        scores = tl.load(at, mask=inside, other=float("-inf"))
+        columns = tl.load(at + tl.cast(T, tl.int64) * B, mask=inside, other=0.0).to(tl.int32)
+        top = tl.max(scores, 0)
+        column = tl.min(tl.where((scores == top[None, :]) & inside, columns, last), 0)
+        index = tl.where(top > best, column, index)
+        best = tl.where(top > best, top, best)
     return index
 
 
