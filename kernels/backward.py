@@ -119,7 +119,7 @@ def write_mu_gradient(
     tl.store(at, gradient.to(d_mu.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "feature_programs", "g_programs"])
 def backward_kernel(
     features,  # (B, D)
     mu_g, mu_f,  # (C, D)

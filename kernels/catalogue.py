@@ -7,14 +7,17 @@ the catalogue cannot drift from what runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fastget.kernels import configs
+from fastget.kernels.expectation import expectation
 from fastget.kernels.launch import Launch, record
+from fastget.kernels.memory import update_memory_
+from fastget.kernels.objective import objective
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
@@ -27,7 +30,7 @@ POINTERS = {
 }
 
 # (B, C, D): each reaches other entries of the tables; odd sizes lose the alignment that even ones have.
-SHAPES = ((36, 65, 256), (256, 345, 2048), (4096, 1000, 2048), (37, 5000, 257), (64, 64, 256))
+SHAPES = ((64, 64, 256), (256, 345, 2048), (4096, 1000, 2048), (8192, 1024, 2048), (37, 5000, 257))
 FAST_SHAPE = (256, 345, 2048)
 
 
@@ -53,12 +56,15 @@ def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tup
     constexprs: dict[str, Any] = dict(launch.constexprs)
     attrs: dict[tuple[int, ...], list[list[Any]]] = {}
     names = launch.kernel.arg_names
+    plain = {p.num for p in getattr(launch.kernel, "params", ()) if p.do_not_specialize}
     for i, (name, value) in enumerate(zip(names, launch.args, strict=False)):
         divisible = False
         if isinstance(value, Tensor):
             signature[name] = POINTERS[value.dtype]
             address = value.storage_offset() * value.element_size()
             divisible = (address + (0 if value.device.type == "meta" else value.data_ptr() - address)) % 16 == 0
+        elif isinstance(value, int) and i in plain:
+            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
         elif isinstance(value, int) and value != 1:
             signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
             divisible = value % 16 == 0
@@ -74,20 +80,21 @@ def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tup
 
 def variants(dtypes: Sequence[torch.dtype] = DTYPES) -> Iterator[Variant]:
     """Every variant once, in a fixed order."""
-    seen: set[Any] = set()
+    found: dict[Any, Variant] = {}
     for dtype in dtypes:
         for precision in ("ieee", "tf32"):
             backends = _backends(dtype, precision)
             for shape in SHAPES:
-                for drive in drives():
+                for drive in DRIVES:
                     with record(dry=True) as launches, configs.forced_precision(precision):
                         drive(dtype, *shape)
                     for launch in launches:
                         variant = _variant(launch, dtype, backends, shape)
                         key = _key(variant)
-                        if key not in seen:
-                            seen.add(key)
-                            yield variant
+                        known = found.setdefault(key, variant)
+                        both = tuple(b for b in ("cuda", "hip") if b in (*known.backends, *variant.backends))
+                        found[key] = replace(known, backends=both, fast=known.fast or variant.fast)
+    yield from found.values()
 
 
 def _backends(dtype: torch.dtype, precision: str) -> tuple[str, ...]:
@@ -134,6 +141,45 @@ def _key(variant: Variant) -> Any:
     )
 
 
-def drives() -> list[Callable[[torch.dtype, int, int, int], None]]:
-    """Functions of (features' dtype, B, C, D) that together call every launcher with every option."""
-    return []
+# --- what drives the launchers: functions of (features' dtype, B, C, D) that together reach every option ----------
+
+
+def _meta(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad)
+
+
+def _step(
+    dtype: torch.dtype, B: int, C: int, D: int, *, weight: torch.dtype, estimate: str = "likelihood",
+    shrink: bool = False, by: str = "late", skip: bool = False, backward: str = "loss",
+) -> None:  # fmt: skip
+    """One step of GeT: E, C, backward, memory."""
+    features, labels = _meta(B, D, dtype=dtype, grad=True), _meta(B, dtype=torch.int64)
+    mu, pi, health = _meta(C, D), _meta(C), _meta(2, dtype=torch.int64)
+    mu_g, mu_f = _meta(C, D, dtype=weight, grad=True), _meta(C, D, grad=True)
+    e = expectation(
+        features, mu, mu_g, mu_f, pi, 0.15, prior_estimate=estimate, prior_shrinkage=shrink,
+        use_y_M=by == "y_M", labels=labels if by == "labels" else None,
+    )  # fmt: skip
+    out = objective(e, 0.5, 0.5)
+    if backward == "all":
+        (out.loss + out.loss_g + out.loss_f).backward()
+    elif backward:
+        getattr(out, backward).backward()
+    late = {"features": features.detach(), "labels": labels} if by == "late" else {}
+    update_memory_(mu, pi, health, e, 0.01, 0.01, skip=_meta() if skip else None, **late)
+
+
+def _steps(dtype: torch.dtype, B: int, C: int, D: int) -> None:
+    for estimate in ("likelihood", "posterior", "nearest"):
+        for shrink in (False, True):
+            _step(dtype, B, C, D, weight=torch.float32, estimate=estimate, shrink=shrink)
+        for by in ("labels", "y_M"):
+            _step(dtype, B, C, D, weight=torch.float32, estimate=estimate, by=by, skip=True)
+    _step(dtype, B, C, D, weight=torch.float32, skip=True)
+    for backward in ("loss_g", "loss_f", "all"):
+        _step(dtype, B, C, D, weight=torch.float32, backward=backward)
+    if dtype != torch.float32:
+        _step(dtype, B, C, D, weight=dtype)
+
+
+DRIVES: tuple[Callable[[torch.dtype, int, int, int], None], ...] = (_steps,)

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-import triton
 from torch import Tensor
 
 
@@ -64,10 +63,6 @@ def forced_precision(value: str) -> Iterator[None]:
         _forced.pop()
 
 
-def _power_of_two(n: int, low: int, high: int) -> int:
-    return max(low, min(high, triton.next_power_of_2(n)))
-
-
 def logits(B: int, C: int, dtype: torch.dtype, precision: str) -> Tile:
     """Tiles of kernels/logits.py. Small batches take small tiles, so that more programs share the prototypes."""
     large = B > 512
@@ -102,11 +97,19 @@ def backward(B: int, C: int, precision: str) -> Tile:
 
 
 def objective(B: int, C: int) -> Rows:
-    """Rows of kernels/objective.py: about 128 blocks of them where the batch is large, so that partials stay few."""
-    BM = _power_of_two(triton.cdiv(B, 128), 4, 256)
-    return Rows(BM=BM, BN=min(_power_of_two(C, 32, 512), 8192 // max(BM, 16)), num_warps=4)
+    """Rows of kernels/objective.py: at most about 128 blocks of them up to 32,768 rows, so that partials stay few."""
+    if B <= 512:
+        return Rows(BM=4, BN=64 if C <= 64 else 512, num_warps=4)
+    if B <= 4096:
+        return Rows(BM=32, BN=64 if C <= 64 else 128, num_warps=4)
+    return Rows(BM=256, BN=32, num_warps=8)
 
 
-def totals(blocks: int, C: int) -> Rows:
+def totals(C: int) -> Rows:
     """The one program that adds up the blocks of kernels/objective.py."""
-    return Rows(BM=_power_of_two(blocks, 16, 32), BN=_power_of_two(C, 32, 512), num_warps=8)
+    return Rows(BM=32, BN=64 if C <= 64 else 256, num_warps=8)
+
+
+def prior_tile(C: int) -> int:
+    """Classes at a time where one program walks over the whole prior."""
+    return 64 if C <= 64 else 1024

@@ -67,7 +67,7 @@ def store_best_part(parts, slot, scores, rows, live, classes, held, t, T, B, C):
     tl.store(at + tl.cast(T, tl.int64) * B, column.to(tl.float32), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def logits_kernel(
     features,  # (B, D)
     mu, mu_g, mu_f,  # (C, D) each; those that the constexprs leave out are not read

@@ -73,7 +73,7 @@ def head_rows(S, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma,
     tl.store(losses + 1, tl.sum(tl.where(live, kl, 0.0), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def objective_kernel(
     S_g, S_f,  # (B, C)
     colsum_g, colsum_f,  # (C,)
@@ -123,11 +123,11 @@ def head_totals(losses, Q_parts, blocks, B, C, BM: tl.constexpr, BN: tl.constexp
             at = Q_parts + block[:, None].to(tl.int64) * C + classes[None, :]
             mass += tl.sum(tl.load(at, mask=(block < blocks)[:, None] & (classes < C)[None, :], other=0.0), 0)
         mean = mass / B
-        entropy += tl.where(mean == 0, 0.0, mean * tl.log(mean))
+        entropy += mean * tl.log(tl.where(mean == 0, 1.0, mean))
     return tl.sum(loss, 0) / B, tl.sum(kl, 0) / B + tl.sum(entropy, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks", "B"])
 def totals_kernel(
     losses,  # (2, blocks, 2)
     Q_parts,  # (2, blocks, C)
@@ -178,7 +178,7 @@ def _forward(
         BM=config.BM, BN=config.BN, num_warps=config.num_warps,
     )  # fmt: skip
     out = (empty(), empty(), empty(), empty(), empty())
-    config = configs.totals(blocks, C)
+    config = configs.totals(C)
     launch(
         totals_kernel,
         (1,),

@@ -94,7 +94,7 @@ def write_class_sums(
         tl.store(counts + classes, count, mask=held)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "T", "row_programs", "column_programs"])
 def statistics_kernel(
     S_g, S_f,  # (B, C)
     scales,  # log prior C | |features| B | ...
@@ -127,7 +127,7 @@ def statistics_kernel(
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def class_sums_kernel(
     features,  # (B, D)
     labels,  # (B,) int64
