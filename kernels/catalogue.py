@@ -36,7 +36,7 @@ FAST_SHAPE = (256, 345, 2048)
 
 @dataclass(frozen=True)
 class Variant:
-    """One compilation: ASTSource(kernel, signature, constexprs, attrs) with num_warps and num_stages."""
+    """One compilation: ASTSource(kernel, signature, constexprs, attrs) with launch.compile_options(num_warps, ...)."""
 
     name: str  # kernel, type, sizes: unique
     kernel: Any  # the object that @triton.jit made

@@ -8,7 +8,9 @@ Triton's wheel carries the compilers (ptxas, LLVM for AMD) and the disassemblers
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 import math
 import os
 import re
@@ -25,6 +27,7 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.cache import get_cache_manager
 
 from fastget.kernels.catalogue import Variant
 from fastget.kernels.launch import FP_FUSION
@@ -227,7 +230,7 @@ def inspect_variant(variant: Variant, arch: str) -> Resources:
     }
     try:
         compiled = compile_variant(variant, arch)
-        used = _read_cubin(compiled.asm["cubin"]) if chip.backend == "cuda" else parse_amdgcn(compiled.asm["amdgcn"])
+        used = _read_cubin(compiled) if chip.backend == "cuda" else parse_amdgcn(compiled.asm["amdgcn"])
     except Exception as error:  # noqa: BLE001  (the compiler raises many kinds; the row shows which)
         lines = str(error).strip().splitlines() or [""]
         return Resources(**named, error=f"{type(error).__name__}: {lines[-1][:200]}")
@@ -237,19 +240,27 @@ def inspect_variant(variant: Variant, arch: str) -> Resources:
     return Resources(**named, **used, shared=shared, occupancy=share, dots=" ".join(sorted(dots)))
 
 
-def _read_cubin(cubin: bytes) -> dict[str, Any]:
+def _read_cubin(compiled: Any) -> dict[str, Any]:
+    """What the disassemblers say, kept beside the cubin in Triton's cache: they take longer than a cached compile."""
+    cache = get_cache_manager(compiled.hash)
+    name = f"resources-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}.json"
+    if (known := cache.get_file(name)) is not None:
+        found: dict[str, Any] = json.loads(Path(known).read_text())
+        return found
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "kernel.cubin"
-        path.write_bytes(cubin)
+        path.write_bytes(compiled.asm["cubin"])
         registers, stack = parse_resource_usage(_tool("cuobjdump", "--dump-resource-usage", str(path)))
         opcodes = parse_sass(_tool("nvdisasm", "-c", str(path)))
-    return {
+    found = {
         "registers": registers,
         "stack": stack,
         "spills": spill_count(opcodes),
         "mma": " ".join(matrix_opcodes(opcodes)),
         "atomics": " ".join(atomic_opcodes(opcodes)),
     }
+    cache.put(json.dumps(found), name, binary=False)
+    return found
 
 
 def _inspect_named(module: str, function: str, variant: Variant, arch: str) -> Resources:

@@ -78,7 +78,7 @@ LABEL_ROWS = 128  # rows whose y_M one program writes
 
 def columns(B: int, C: int) -> Rows:
     """The column sums of kernels/statistics.py: BN classes over all rows, BM rows at a time."""
-    return Rows(BM=64, BN=16 if C <= 1024 else 64, num_warps=4)
+    return Rows(BM=64, BN=16 if C <= 1024 else 64, num_warps=8)
 
 
 def class_sums(dtype: torch.dtype) -> Tile:
@@ -90,10 +90,10 @@ def class_sums(dtype: torch.dtype) -> Tile:
 def backward(B: int, C: int, precision: str) -> Tile:
     """Tiles of kernels/backward.py: BM rows or classes, BN of the width, BK of the axis that is summed."""
     if precision == "ieee":
-        return Tile(BM=32, BN=64, BK=16, precision=precision, num_warps=4, num_stages=2)
+        return Tile(BM=32, BN=64, BK=16, precision=precision, num_warps=8, num_stages=2)
     if B > 512:
         return Tile(BM=64, BN=128, BK=32, precision=precision, num_warps=8, num_stages=2)
-    return Tile(BM=32, BN=64, BK=32, precision=precision, num_warps=4, num_stages=2)
+    return Tile(BM=32, BN=64, BK=32, precision=precision, num_warps=8, num_stages=2)
 
 
 def objective(B: int, C: int) -> Rows:
@@ -113,3 +113,13 @@ def totals(C: int) -> Rows:
 def prior_tile(C: int) -> int:
     """Classes at a time where one program walks over the whole prior."""
     return 64 if C <= 64 else 1024
+
+
+def elementwise(C: int) -> Rows:
+    """Kernels that map a (B, C) matrix tile by tile."""
+    return Rows(BM=8, BN=64 if C <= 64 else 256, num_warps=4)
+
+
+def walk(C: int) -> Rows:
+    """Kernels whose programs walk along rows: BM rows, BN columns at a time."""
+    return Rows(BM=4, BN=64 if C <= 64 else 512, num_warps=4)

@@ -47,6 +47,19 @@ class Launch:
         return self.bytes_read + self.bytes_written
 
 
+
+def compile_options(num_warps: int, num_stages: int, backend: str = "cuda") -> dict[str, Any]:
+    """What a launch says to the compiler. `backend` is "cuda" or "hip".
+
+    maxnreg: a thread may take all the registers that its block leaves it. Without it ptxas aims at a higher occupancy
+    and spills a few bytes for it, in kernels that fit without.
+    """
+    options: dict[str, Any] = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": FP_FUSION}
+    if backend == "cuda":
+        options["maxnreg"] = min(255, 65536 // (32 * num_warps))
+    return options
+
+
 HOOKS: list[Callable[[Launch], None]] = []  # called before each launch
 _dry = 0  # > 0 inside record(dry=True): launches are recorded and not run
 
@@ -89,9 +102,8 @@ def launch(
         return
     device = next(t.device for t in args if isinstance(t, Tensor))
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        kernel[record_.grid](
-            *args, num_warps=num_warps, num_stages=num_stages, enable_fp_fusion=FP_FUSION, **constexprs
-        )
+        options = compile_options(num_warps, num_stages, "cuda" if torch.version.hip is None else "hip")
+        kernel[record_.grid](*args, **options, **constexprs)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
@@ -82,18 +83,19 @@ def collect(archs: Sequence[str], fast: bool, jobs: int | None, console: Console
 def resource_table(rows: Iterable[Resources], full: bool) -> Table:
     """One row per configuration and architecture, or the worst of each kernel, type and architecture."""
     table = Table(title="What the compiler made of the kernels", caption=None if full else "the worst of each group")
-    for name in ("kernel", "type", "architecture", "configuration" if full else "configurations"):
-        table.add_column(name, overflow="fold")
+    for name in ("kernel", "type", "arch"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("configuration" if full else "configs", overflow="fold")
     for name in ("registers", "spills", "shared / limit", "occupancy"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for name in ("matrix", "atomics", "claims"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=True)
     groups: dict[tuple[str, ...], list[Resources]] = {}
     for row in rows:
         key = (row.name, row.dtype, row.arch, row.config if full else "")
         groups.setdefault(key, []).append(row)
     for (name, dtype, arch, config), group in groups.items():
-        table.add_row(name, dtype, arch, config or str(len(group)), *_cells(group))
+        table.add_row(name.removesuffix("_kernel"), dtype, arch, escape(config) or str(len(group)), *_cells(group))
     return table
 
 
@@ -175,7 +177,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[dict[str, Any]])
 
 def run(args: argparse.Namespace, console: Console | None = None) -> int:
     """The report. Returns the exit code."""
-    console = console or Console()
+    console = console or Console(width=None if sys.stdout.isatty() else 140)
     if interpreting():
         console.print(
             "[red]TRITON_INTERPRET is set: the kernels are the interpreter's and cannot be compiled. Unset it."
@@ -195,7 +197,7 @@ def run(args: argparse.Namespace, console: Console | None = None) -> int:
             write_csv(args.csv.with_stem(args.csv.stem + "_traffic"), list(steps[0]), steps)
     broken = [(r, claim) for r in rows for claim in r.broken_claims()]
     for r, claim in broken:
-        console.print(f"[red]broken[/] {r.variant} on {r.arch}: {claim}", markup=True, highlight=False)
+        console.print(f"[red]broken[/] {escape(r.variant)} on {r.arch}: {escape(claim)}", highlight=False)
     kernels = len({r.name for r in rows})
     console.print(f"{kernels} kernels, {len(rows)} compilations, {len(broken)} broken claims")
     return 1 if broken or not rows else 0

@@ -172,7 +172,7 @@ def launch_statistics(
         writes=(y_M, statistics),
         ESTIMATE=estimate, BY=by, PRECISION=config.precision, UPCAST=interpreting(),
         BR=configs.LABEL_ROWS, BM=columns.BM, BC=columns.BN, BN=config.BM, BD=config.BN, BK=config.BK,
-        num_warps=config.num_warps,
+        num_warps=columns.num_warps,
         num_stages=config.num_stages,
     )  # fmt: skip
     return y_M, statistics
