@@ -148,6 +148,13 @@ def atomic_opcodes(opcodes: Counter[str]) -> list[str]:
     return sorted(op for op in opcodes if re.fullmatch(r"ATOM[GS]?|REDG?|UTMAREDG", op.split(".")[0]))
 
 
+def parse_dots(ttir: str) -> str:
+    """Input precision and element type of each tl.dot, such as "tf32/f32". The dialect leaves the default, ieee, out."""
+    found = re.findall(r"tt\.dot ([^:]*): tensor<[\dx]+x(\w+)>", ttir)
+    precisions = [(re.search(r"inputPrecision = (\w+)", options), kind) for options, kind in found]
+    return " ".join(sorted({f"{precision[1] if precision else 'ieee'}/{kind}" for precision, kind in precisions}))
+
+
 def parse_amdgcn(text: str) -> dict[str, Any]:
     """Registers, spills, matrix and atomic instructions of AMD's assembly."""
 
@@ -234,10 +241,9 @@ def inspect_variant(variant: Variant, arch: str) -> Resources:
     except Exception as error:  # noqa: BLE001  (the compiler raises many kinds; the row shows which)
         lines = str(error).strip().splitlines() or [""]
         return Resources(**named, error=f"{type(error).__name__}: {lines[-1][:200]}")
-    shared, ttir = int(compiled.metadata.shared), compiled.asm["ttir"]
-    dots = {"/".join(d) for d in re.findall(r"tt\.dot [^:]*inputPrecision = (\w+)[^:]*: tensor<[\dx]+x(\w+)>", ttir)}
+    shared = int(compiled.metadata.shared)
     share = occupancy(chip, used["registers"], shared, variant.num_warps)
-    return Resources(**named, **used, shared=shared, occupancy=share, dots=" ".join(sorted(dots)))
+    return Resources(**named, **used, shared=shared, occupancy=share, dots=parse_dots(compiled.asm["ttir"]))
 
 
 def _read_cubin(compiled: Any) -> dict[str, Any]:

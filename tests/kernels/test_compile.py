@@ -201,6 +201,15 @@ def test_parse_resource_usage() -> None:
         kc.parse_resource_usage("")
 
 
+def test_parse_dots() -> None:
+    text = """
+      %1 = tt.dot %a, %b, %c, inputPrecision = tf32 : tensor<16x64xf32> * tensor<64x16xf32> -> tensor<16x16xf32>
+      %2 = tt.dot %a, %b, %c : tensor<16x64xbf16> * tensor<64x16xbf16> -> tensor<16x16xf32>
+    """
+    assert kc.parse_dots(text) == "ieee/bf16 tf32/f32"
+    assert kc.parse_dots("%1 = arith.addf %a, %b : tensor<16xf32>") == ""
+
+
 def test_parse_amdgcn_needs_its_metadata() -> None:
     with pytest.raises(ValueError, match="vgpr_count"):
         kc.parse_amdgcn("s_endpgm")
