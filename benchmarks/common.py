@@ -50,7 +50,7 @@ class Case(NamedTuple):
         return x
 
     def expectation(self, x: StepInputs) -> Any:
-        """The E-step that later phases start from."""
+        """The E-step, which later phases start from."""
         return self.ops.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, TAU, labels=x.labels)
 
 
@@ -63,13 +63,23 @@ def cases(function: Callable[..., None]) -> Callable[..., None]:
     return marked
 
 
-def measure(benchmark: Any, stem: str, case: Case, prepare: Callable[[Case], Any], run: Run) -> None:
+def measure(
+    benchmark: Any,
+    stem: str,
+    case: Case,
+    prepare: Callable[[Case], Any],
+    run: Run,
+    compiled: Run | None = None,  # the row under torch.compile, where it is not torch.compile(run)
+) -> None:
     """Time `run(prepare(case))`. What `prepare` does is not timed."""
     benchmark.group = f"{stem} {'x'.join(map(str, case.shape))}"
     if case.row == "triton" and not GPU:
         pytest.skip("the Triton kernels need a GPU: a time in the interpreter is not their speed")
+    torch._dynamo.reset()  # no more graphs than this row's: past a limit torch would run it eagerly
     sets = [prepare(case) for _ in range(ROTATE)]
-    timed = torch.compile(run, dynamic=False) if case.row == "compile" else run
+    timed = run
+    if case.row == "compile":
+        timed = compiled or torch.compile(run, dynamic=False)
     timed(sets[0])  # compiles
     following = itertools.cycle(sets)
 
@@ -105,6 +115,12 @@ def graph_figures(run: Run, sets: list[Any], case: Case) -> dict[str, Any]:
     return figures
 
 
-def gradients(loss: Tensor, x: StepInputs) -> tuple[Tensor, ...]:
-    """Those of the features and of both heads' prototypes, not added up; the graph stays, to be timed again."""
-    return torch.autograd.grad(loss, (x.features, x.mu_g, x.mu_f), retain_graph=True)
+def forward(ops: ModuleType, x: StepInputs) -> tuple[Tensor, Any]:
+    """E, C and the loss: the loss and the expectation."""
+    e = ops.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, TAU, labels=x.labels)
+    return ops.objective(e, GAMMA_Q, GAMMA_Q).loss, e
+
+
+def gradients(loss: Tensor, x: StepInputs, retain_graph: bool = False) -> tuple[Tensor, ...]:
+    """Those of the features and of both heads' prototypes, not added up."""
+    return torch.autograd.grad(loss, (x.features, x.mu_g, x.mu_f), retain_graph=retain_graph)

@@ -15,6 +15,7 @@ import platform
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -128,8 +129,14 @@ def run_checks(machine: Machine, chosen: Sequence[Check]) -> Iterator[Row]:
                 yield Row(row.part, row.check, row.status, row.figures, round(now - start, 2))
                 start = now
         except Exception as error:  # noqa: BLE001  (whatever a check raises is its result)
-            message = (str(error).strip().splitlines() or [""])[-1][:300]
-            yield Row(part, name, "fail", f"{type(error).__name__}: {message}", round(time.perf_counter() - start, 2))
+            figures = f"{type(error).__name__}: {_first_and_last(str(error))}"
+            yield Row(part, name, "fail", figures, round(time.perf_counter() - start, 2))
+
+
+def _first_and_last(message: str) -> str:
+    """The two lines of a long message that say most."""
+    lines = [line.strip()[:200] for line in message.splitlines() if line.strip()] or [""]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
 
 
 def table(rows: Iterable[Row], machine: dict[str, str]) -> Table:
@@ -164,11 +171,12 @@ def selftest(
     machine = Machine(choose_device(device))
     if chosen is None and (code := _interpreted(machine.device, as_json)) is not None:
         return code
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     described = machine.describe()
     rows: list[Row] = []
     on_device = torch.cuda.device(machine.device) if machine.gpu else nullcontext()
-    with on_device, Console(stderr=True).status("checking") as status:
+    with on_device, warnings.catch_warnings(), Console(stderr=True).status("checking") as status:
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")  # log of 0
         for row in run_checks(machine, checks() if chosen is None else chosen):
             rows.append(row)
             status.update(f"checked: {escape(row.check)}")

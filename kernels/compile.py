@@ -30,7 +30,7 @@ from triton.compiler import ASTSource
 from triton.runtime.cache import get_cache_manager
 
 from fastget.kernels.catalogue import Variant
-from fastget.kernels.launch import FP_FUSION
+from fastget.kernels.launch import compile_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ def atomic_opcodes(opcodes: Counter[str]) -> list[str]:
 
 
 def parse_dots(ttir: str) -> str:
-    """Input precision and element type of each tl.dot, such as "tf32/f32". The dialect leaves the default, ieee, out."""
+    """Input precision and element type of each tl.dot, such as "tf32/f32". Where none is printed it is ieee."""
     found = re.findall(r"tt\.dot ([^:]*): tensor<[\dx]+x(\w+)>", ttir)
     precisions = [(re.search(r"inputPrecision = (\w+)", options), kind) for options, kind in found]
     return " ".join(sorted({f"{precision[1] if precision else 'ieee'}/{kind}" for precision, kind in precisions}))
@@ -213,8 +213,9 @@ def compile_variant(variant: Variant, arch: str) -> Any:
     """Triton's compiled kernel for `arch`, made on this machine."""
     _need_compiler(variant)
     source = ASTSource(variant.kernel, variant.signature, variant.constexprs, variant.attrs)
-    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages, "enable_fp_fusion": FP_FUSION}
-    return triton.compile(source, target=architecture(arch).target, options=options)
+    chip = architecture(arch)
+    options = compile_options(variant.num_warps, variant.num_stages, chip.backend)
+    return triton.compile(source, target=chip.target, options=options)
 
 
 def describe(variant: Variant) -> str:

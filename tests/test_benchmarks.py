@@ -1,0 +1,46 @@
+"""No benchmark rots: each is imported, belongs to a kernel, and its rows run on what this machine has."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+STEMS = sorted(path.stem.removeprefix("bench_") for path in (ROOT / "benchmarks").glob("bench_*.py"))
+WHOLE = {"step"}  # of all kernels together
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_benchmark_imports(stem: str) -> None:
+    module = importlib.import_module(f"benchmarks.bench_{stem}")
+    assert module.__doc__
+    assert callable(getattr(module, f"test_{stem}"))
+
+
+def test_every_kernel_has_a_benchmark_of_its_stem() -> None:
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "kernels").glob("*.py")}
+    launched = {stem for stem, text in sources.items() if re.search(r"^def \w+_kernel\(", text, re.MULTILINE)}
+    assert launched, "no kernel found: do their names still end in _kernel?"
+    assert launched - set(STEMS) == set(), "kernels without a benchmark"
+    assert set(STEMS) - set(sources) == WHOLE, "benchmarks without a kernel"
+
+
+def test_rows_run_and_the_interpreter_is_never_timed(tmp_path: Path) -> None:
+    """As a user starts it, at the smallest shape."""
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "pytest", "benchmarks/bench_rebalance.py", "--benchmark-only", "-rs",
+               "-k", "36x65x256 and not compile", "-p", "no:cacheprovider", f"--benchmark-json={out}"]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = out.read_text(encoding="utf-8")
+    assert '"torch"' in text  # the machine's versions
+    import torch
+
+    if not torch.cuda.is_available():
+        assert "need a GPU: a time in the interpreter is not their speed" in done.stdout.replace("\n", " ")
+        assert "-triton" not in text
