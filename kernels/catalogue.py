@@ -16,8 +16,10 @@ from torch import Tensor
 from fastget.kernels import configs
 from fastget.kernels.expectation import expectation
 from fastget.kernels.launch import Launch, record
-from fastget.kernels.memory import update_memory_
+from fastget.kernels.memory import class_sums, update_memory_, update_prior, update_prototypes
 from fastget.kernels.objective import objective
+from fastget.kernels.posterior import nearest_histogram, posterior, soft_cross_entropy
+from fastget.kernels.rebalance import mixed_labels, rebalance, shrink_prior, structure_loss
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
@@ -30,7 +32,15 @@ POINTERS = {
 }
 
 # (B, C, D): each reaches other entries of the tables; odd sizes lose the alignment that even ones have.
-SHAPES = ((64, 64, 256), (256, 345, 2048), (4096, 1000, 2048), (8192, 1024, 2048), (37, 5000, 257))
+SHAPES = (
+    (64, 64, 256),
+    (256, 345, 2048),
+    (36, 65, 257),
+    (37, 5000, 257),
+    (4096, 1000, 2048),
+    (1000, 1030, 2049),
+    (8192, 1024, 2048),
+)
 FAST_SHAPE = (256, 345, 2048)
 
 
@@ -106,9 +116,8 @@ def _backends(dtype: torch.dtype, precision: str) -> tuple[str, ...]:
 
 def _variant(launch: Launch, dtype: torch.dtype, backends: tuple[str, ...], shape: tuple[int, int, int]) -> Variant:
     signature, constexprs, attrs = specialise(launch)
-    constexprs["UPCAST"] = False if "UPCAST" in constexprs else None
-    if constexprs["UPCAST"] is None:
-        del constexprs["UPCAST"]
+    if "UPCAST" in constexprs:
+        constexprs["UPCAST"] = False  # true only in the interpreter
     kind = str(dtype).removeprefix("torch.")
     choices = ",".join(f"{k}={_short(v)}" for k, v in launch.constexprs.items() if k != "UPCAST")
     uses_dot = "PRECISION" in constexprs
@@ -182,4 +191,25 @@ def _steps(dtype: torch.dtype, B: int, C: int, D: int) -> None:
         _step(dtype, B, C, D, weight=dtype)
 
 
-DRIVES: tuple[Callable[[torch.dtype, int, int, int], None], ...] = (_steps,)
+def _posteriors(dtype: torch.dtype, B: int, C: int, D: int) -> None:
+    for other in {dtype, torch.float32}:
+        features, prototypes = _meta(B, D, dtype=dtype, grad=True), _meta(C, D, dtype=other, grad=True)
+        log_prior = _meta(C, grad=True)
+        posterior(features, prototypes, log_prior, 0.15).backward(_meta(B, C))
+        soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C)).backward()
+        nearest_histogram(features.detach(), prototypes.detach())
+
+
+def _equations(dtype: torch.dtype, B: int, C: int, D: int) -> None:
+    P, y = _meta(B, C, dtype=dtype, grad=True), _meta(B, dtype=torch.int64)
+    rebalance(P).backward(_meta(B, C))
+    rebalance(P, _meta(C)).backward(_meta(B, C))
+    mixed_labels(P, y, 0.5).backward(_meta(B, C))
+    structure_loss(P.detach(), P.detach())
+    shrink_prior(_meta(C, dtype=dtype))
+    update_prior(_meta(C), _meta(C), 0.1)
+    update_prototypes(_meta(C, D), _meta(C, D), _meta(C), 0.1)
+    class_sums(_meta(B, D, dtype=dtype), y, C)
+
+
+DRIVES: tuple[Callable[[torch.dtype, int, int, int], None], ...] = (_steps, _posteriors, _equations)

@@ -67,10 +67,10 @@ def logits(B: int, C: int, dtype: torch.dtype, precision: str) -> Tile:
     """Tiles of kernels/logits.py. Small batches take small tiles, so that more programs share the prototypes."""
     large = B > 512
     if precision == "ieee":
-        BM, BN, BK = (32, 64, 16) if large else (16, 128, 16) if C > 1024 else (16, 32, 32)
-        return Tile(BM=BM, BN=BN, BK=BK, precision=precision, num_warps=4, num_stages=2)
-    BM, BN, BK = (64, 64, 32) if large else (16, 128, 32) if C > 1024 else (16, 32, 64)
-    return Tile(BM=BM, BN=BN, BK=BK, precision=precision, num_warps=8 if large else 4, num_stages=2)
+        BM, BN, BK, num_warps = (32, 32, 16, 4) if large else (16, 64, 16, 8) if C > 1024 else (16, 32, 32, 4)
+    else:
+        BM, BN, BK, num_warps = (32, 64, 32, 8) if large else (16, 64, 32, 8) if C > 1024 else (16, 32, 64, 4)
+    return Tile(BM=BM, BN=BN, BK=BK, precision=precision, num_warps=num_warps, num_stages=2)
 
 
 LABEL_ROWS = 128  # rows whose y_M one program writes
@@ -92,7 +92,7 @@ def backward(B: int, C: int, precision: str) -> Tile:
     if precision == "ieee":
         return Tile(BM=32, BN=64, BK=16, precision=precision, num_warps=8, num_stages=2)
     if B > 512:
-        return Tile(BM=64, BN=128, BK=32, precision=precision, num_warps=8, num_stages=2)
+        return Tile(BM=64, BN=128, BK=16, precision=precision, num_warps=8, num_stages=2)
     return Tile(BM=32, BN=64, BK=32, precision=precision, num_warps=8, num_stages=2)
 
 
@@ -101,8 +101,8 @@ def objective(B: int, C: int) -> Rows:
     if B <= 512:
         return Rows(BM=4, BN=64 if C <= 64 else 512, num_warps=4)
     if B <= 4096:
-        return Rows(BM=32, BN=64 if C <= 64 else 128, num_warps=4)
-    return Rows(BM=256, BN=32, num_warps=8)
+        return Rows(BM=32, BN=64, num_warps=8)
+    return Rows(BM=256, BN=16, num_warps=8)
 
 
 def totals(C: int) -> Rows:
