@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fastget.kernels.launch import HOOKS, Launch, record
+
 SIZES = ((36, 65, 256), (256, 345, 2048), (4096, 1000, 2048))  # (B, C, D)
 LATENCY = 4e-6  # seconds from one kernel's launch to the next, as a stream of eager launches has it
 NO_LAUNCH = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh", "_unsafe_view"}
@@ -142,13 +144,24 @@ def eager_step(B: int, C: int, D: int, dtype: torch.dtype = torch.float32) -> Tr
 def fused_step(B: int, C: int, D: int, dtype: torch.dtype = torch.float32) -> Traffic:
     """The kernels, launch by launch, and what PyTorch does beside them."""
     from fastget import kernels
-    from fastget.kernels.launch import record
 
     inputs = StepInputs.make(_meta, B, C, D, dtype)
-    with CountOperators() as counter, record(dry=True) as launches:
-        step(kernels, inputs)
+    names: list[str] = []
+    transfers: list[int] = []
+    with CountOperators() as counter, record(dry=True) as held:
+
+        def note(launch: Launch) -> None:
+            names.append(launch.name)
+            transfers.append(launch.bytes)
+            held.clear()  # a gradient that someone else holds would be copied, where it is otherwise just taken
+
+        HOOKS.append(note)
+        try:
+            step(kernels, inputs)
+        finally:
+            HOOKS.remove(note)
     beside = tuple(name for name in counter.names if name != "ones_like")  # the 1 that backward() starts from
-    return Traffic(tuple(x.name for x in launches), tuple(x.bytes for x in launches), beside)
+    return Traffic(tuple(names), tuple(transfers), beside)
 
 
 def minimum_bytes(B: int, C: int, D: int, dtype: torch.dtype = torch.float32) -> int:
