@@ -9,9 +9,7 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.launch import launch
-from fastget.kernels.tile import inverse_norm
-
-EPS = tl.constexpr(1e-12)
+from fastget.kernels.tile import EPS, inverse_norm
 
 
 @triton.jit

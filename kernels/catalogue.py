@@ -159,14 +159,14 @@ def _meta(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -
 
 def _step(
     dtype: torch.dtype, B: int, C: int, D: int, *, weight: torch.dtype, estimate: str = "likelihood",
-    shrink: bool = False, by: str = "late", skip: bool = False, backward: str = "loss",
+    by: str = "late", skip: bool = False, backward: str = "loss",
 ) -> None:  # fmt: skip
     """One step of GeT: E, C, backward, memory."""
     features, labels = _meta(B, D, dtype=dtype, grad=True), _meta(B, dtype=torch.int64)
     mu, pi, health = _meta(C, D), _meta(C), _meta(2, dtype=torch.int64)
     mu_g, mu_f = _meta(C, D, dtype=weight, grad=True), _meta(C, D, grad=True)
     e = expectation(
-        features, mu, mu_g, mu_f, pi, 0.15, prior_estimate=estimate, prior_shrinkage=shrink,
+        features, mu, mu_g, mu_f, pi, 0.15, prior_estimate=estimate,
         use_y_M=by == "y_M", labels=labels if by == "labels" else None,
     )  # fmt: skip
     out = objective(e, 0.5, 0.5)
@@ -180,8 +180,7 @@ def _step(
 
 def _steps(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     for estimate in ("likelihood", "posterior", "nearest"):
-        for shrink in (False, True):
-            _step(dtype, B, C, D, weight=torch.float32, estimate=estimate, shrink=shrink)
+        _step(dtype, B, C, D, weight=torch.float32, estimate=estimate)
         for by in ("labels", "y_M"):
             _step(dtype, B, C, D, weight=torch.float32, estimate=estimate, by=by, skip=True)
     _step(dtype, B, C, D, weight=torch.float32, skip=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fastget.kernels.checks import check_labels, check_like, check_pair, check_tau
-from fastget.kernels.logits import ESTIMATES, PI, PI_SHRUNK, launch_logits
+from fastget.kernels.logits import ESTIMATES, launch_logits
 from fastget.kernels.statistics import BY_LABELS, BY_NOTHING, BY_Y_M, launch_statistics
 from fastget.kernels.wrap import Operator
 
@@ -47,10 +47,7 @@ def _forward(
     by: int,
     labels: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    prior_kind = PI_SHRUNK if shrink else PI
-    logits = launch_logits(
-        features, pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate, prior_kind=prior_kind
-    )
+    logits = launch_logits(features, pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate, shrink=shrink)
     y_M, statistics = launch_statistics(features, logits, estimate, by, labels)
     assert logits.S_g is not None and logits.S_f is not None
     return logits.S_g, logits.S_f, y_M, statistics, logits.scales

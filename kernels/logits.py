@@ -11,28 +11,20 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.launch import interpreting, launch
-from fastget.kernels.tile import first_best, inverse_norm, product
+from fastget.kernels.tile import EPS, first_best, product
 
 # Slots of `parts`, a pair each: row maximum and sum of exponentials, or row maximum and its column.
 SLOT_G, SLOT_F, SLOT_MU, SLOT_ESTIMATE = 0, 2, 4, 6
 
 # What the prior argument holds, and which estimate of Eq. (3) needs partials of its own.
-PI, PI_SHRUNK, LOG_PRIOR, NO_PRIOR = 0, 1, 2, 3
+PI, LOG_PRIOR, NO_PRIOR = 0, 1, 2
 POSTERIOR, LIKELIHOOD, NEAREST = 0, 1, 2
 ESTIMATES = {"posterior": POSTERIOR, "likelihood": LIKELIHOOD, "nearest": NEAREST}
 
 
 @triton.jit
-def log_prior_tile(prior, classes, held, C, PRIOR: tl.constexpr, BN: tl.constexpr):
-    """log pi, or by Eq. (2*) beta log pi - log sum pi^beta with beta = 1 - exp(H(pi)) / C, of one tile of classes."""
-    if PRIOR == 3:
-        return tl.zeros((BN,), tl.float32)
-    given = tl.load(prior + classes, mask=held, other=1.0).to(tl.float32)
-    if PRIOR == 2:
-        return given
-    log_pi = tl.log(given)
-    if PRIOR == 0:
-        return log_pi
+def shrinkage(prior, C, BN: tl.constexpr):
+    """beta = 1 - exp(H(pi)) / C and log sum_c pi_c^beta, of Eq. (2*)."""
     entropy = tl.zeros((BN,), tl.float32)
     for c0 in range(0, C, BN):
         c = c0 + tl.arange(0, BN)
@@ -44,7 +36,22 @@ def log_prior_tile(prior, classes, held, C, PRIOR: tl.constexpr, BN: tl.constexp
         c = c0 + tl.arange(0, BN)
         p = tl.load(prior + c, mask=c < C, other=1.0).to(tl.float32)
         powers += tl.where(c < C, tl.exp(beta * tl.log(p)), 0.0)
-    return beta * log_pi - tl.log(tl.sum(powers, 0))
+    return beta, tl.log(tl.sum(powers, 0))
+
+
+@triton.jit
+def log_prior_tile(prior, classes, held, C, shrink, PRIOR: tl.constexpr, BN: tl.constexpr):
+    """The log prior of one tile of classes: log pi, by Eq. (2*) beta log pi - log sum pi^beta if `shrink`."""
+    if PRIOR == 2:
+        return tl.zeros((BN,), tl.float32)
+    given = tl.load(prior + classes, mask=held, other=1.0).to(tl.float32)
+    if PRIOR == 1:
+        return given
+    log_pi = tl.log(given)
+    if shrink != 0:
+        beta, log_total = shrinkage(prior, C, BN)
+        log_pi = beta * log_pi - log_total
+    return log_pi
 
 
 @triton.jit
@@ -67,7 +74,7 @@ def store_best_part(parts, slot, scores, rows, live, classes, held, t, T, B, C):
     tl.store(at + tl.cast(T, tl.int64) * B, column.to(tl.float32), mask=live)
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit(do_not_specialize=["B", "shrink"])
 def logits_kernel(
     features,  # (B, D)
     mu, mu_g, mu_f,  # (C, D) each; those that the constexprs leave out are not read
@@ -76,7 +83,7 @@ def logits_kernel(
     scales,  # out: log prior C | |features| B | |mu_g| C | |mu_f| C
     parts,  # (slots, T, B) out
     B, C, D, stride_b, stride_d, mu_c, mu_d, g_c, g_d, f_c, f_d,
-    inv_tau,
+    inv_tau, shrink,
     MEMORY: tl.constexpr, HEAD_G: tl.constexpr, HEAD_F: tl.constexpr,
     ESTIMATE: tl.constexpr, PRIOR: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -124,9 +131,9 @@ def logits_kernel(
             square_f += tl.sum(m.to(tl.float32) * m.to(tl.float32), 0)
             dots_f = product(f, m, dots_f, PRECISION, UPCAST)
 
-    log_prior = log_prior_tile(prior, classes, held, C, PRIOR, BN)
+    log_prior = log_prior_tile(prior, classes, held, C, shrink, PRIOR, BN)
     norm = tl.sqrt(square) + poison
-    inverse = inverse_norm(norm)[:, None]
+    length = tl.where(norm < EPS, EPS, norm)[:, None]  # a NaN stays one
     if t == 0:
         tl.store(scales + C + wide_rows, norm, mask=live)
     if tl.program_id(1) == 0:
@@ -138,19 +145,19 @@ def logits_kernel(
     at = wide_rows[:, None] * C + wide_classes[None, :]
     inside = live[:, None] & held[None, :]
     if MEMORY:
-        cos = dots * inverse * inverse_norm(tl.sqrt(square_mu))[None, :]
+        cos = dots / (length * tl.maximum(tl.sqrt(square_mu), EPS)[None, :])
         store_best_part(parts, 4, log_prior[None, :] + cos * inv_tau, rows, live, classes, held, t, T, B, C)
         if ESTIMATE == 2:
             store_best_part(parts, 6, cos, rows, live, classes, held, t, T, B, C)
     if HEAD_G:
-        scaled = dots_g * inverse * inverse_norm(tl.sqrt(square_g))[None, :] * inv_tau
+        scaled = dots_g / (length * tl.maximum(tl.sqrt(square_g), EPS)[None, :]) * inv_tau
         S = log_prior[None, :] + scaled
         tl.store(S_g + at, S, mask=inside)
         store_softmax_part(parts, 0, S, rows, live, held, t, T, B)
         if ESTIMATE == 1:
             store_softmax_part(parts, 6, scaled, rows, live, held, t, T, B)
     if HEAD_F:
-        S = log_prior[None, :] + dots_f * inverse * inverse_norm(tl.sqrt(square_f))[None, :] * inv_tau
+        S = log_prior[None, :] + dots_f / (length * tl.maximum(tl.sqrt(square_f), EPS)[None, :]) * inv_tau
         tl.store(S_f + at, S, mask=inside)
         store_softmax_part(parts, 2, S, rows, live, held, t, T, B)
 
@@ -175,6 +182,7 @@ def launch_logits(
     mu_f: Tensor | None = None,
     estimate: int = POSTERIOR,
     prior_kind: int = PI,
+    shrink: bool = False,  # Eq. (2*), with PI
 ) -> Logits:
     """S_g, S_f = [log_prior + cosine(features, m) / tau for m in (mu_g, mu_f)], and what a softmax or argmax needs."""
     heads = [m for m in (mu, mu_g, mu_f) if m is not None]
@@ -204,7 +212,7 @@ def launch_logits(
         scales,
         parts,
         B, C, D, *strides(features), *strides(mu), *strides(mu_g), *strides(mu_f),
-        1.0 / tau,
+        1.0 / tau, int(shrink),
         reads=(features, mu, mu_g, mu_f, prior),
         writes=(S_g, S_f, scales, parts),
         MEMORY=mu is not None,

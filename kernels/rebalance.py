@@ -178,7 +178,7 @@ def shrink_kernel(pi, out, C, BN: tl.constexpr):  # pi (C,), out (C,)
     """out = pi^beta / sum_c pi^beta, beta = 1 - exp(H(pi)) / C. No gradient."""
     classes = tl.program_id(0) * BN + tl.arange(0, BN)
     held = classes < C
-    tl.store(out + classes, tl.exp(log_prior_tile(pi, classes, held, C, 1, BN)), mask=held)
+    tl.store(out + classes, tl.exp(log_prior_tile(pi, classes, held, C, 1, 0, BN)), mask=held)
 
 
 def _empty(like: Tensor, *shape: int) -> Tensor:

@@ -94,6 +94,9 @@ def add_class_sums(
     if tl.sum(here, 0) > 0:
         at = features + rows[:, None].to(tl.int64) * stride_b + depth[None, :].to(tl.int64) * stride_d
         f = tl.load(at, mask=live[:, None] & deep[None, :], other=0.0)
-        sums = product(member.to(f.dtype), f, sums, PRECISION, UPCAST)
+        if UPCAST:
+            sums = product(member.to(tl.float32), f, sums, PRECISION, True)
+        else:
+            sums = product(member.to(f.dtype), f, sums, PRECISION, False)
         counts += here.to(tl.float32)
     return sums, counts
