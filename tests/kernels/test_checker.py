@@ -14,6 +14,8 @@ from torch import Tensor
 
 from tests.kernels.checker import AddressError, assert_order_free, check_addresses, program_order
 
+pytestmark = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="the checker needs TRITON_INTERPRET=1")
+
 
 @triton.jit
 def _double(x, y, n, BLOCK: tl.constexpr, MASKED: tl.constexpr):

@@ -172,8 +172,8 @@ def test_a_kernel_that_does_not_compile_is_seen(samples: dict[tuple[str, str], k
     assert "does not compile" in samples["wrong", arch].broken_claims()[0]
 
 
+@pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="needs TRITON_INTERPRET=1")
 def test_an_interpreted_kernel_is_refused() -> None:
-    assert triton.knobs.runtime.interpret
     with pytest.raises(ValueError, match="imported under TRITON_INTERPRET=1"):
         kc.inspect_variant(_samples()[0], "sm_80")
     with pytest.raises(ValueError, match="expected one of sm_75"):

@@ -127,7 +127,8 @@ def test_a_wrong_size_is_refused(text: str) -> None:
         report.parse_size(text)
 
 
-def test_under_the_interpreter_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_under_the_interpreter_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(report, "interpreting", lambda: True)
     assert report.main(["--sizes"]) == 2
     assert "TRITON_INTERPRET is set" in capsys.readouterr().out
 
