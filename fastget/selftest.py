@@ -77,6 +77,10 @@ class Machine:
 Check = Callable[[Machine], Iterable[Row]]
 
 
+class CannotRun(Exception):
+    """Raised by a check for which this machine lacks something; its message says what."""
+
+
 def passed_if(part: str, check: str, good: bool, figures: str) -> Row:
     """A row that passes if `good`."""
     return Row(part, check, "pass" if good else "fail", figures)
@@ -128,6 +132,8 @@ def run_checks(machine: Machine, chosen: Sequence[Check]) -> Iterator[Row]:
                 now = time.perf_counter()
                 yield Row(row.part, row.check, row.status, row.figures, round(now - start, 2))
                 start = now
+        except CannotRun as reason:
+            yield cannot(part, name, str(reason))
         except Exception as error:  # noqa: BLE001  (whatever a check raises is its result)
             figures = f"{type(error).__name__}: {_first_and_last(str(error))}"
             yield Row(part, name, "fail", figures, round(time.perf_counter() - start, 2))
@@ -169,6 +175,8 @@ def selftest(
 ) -> int:
     """Run the checks and print their rows. Returns 0, or 1 if any failed."""
     machine = Machine(choose_device(device))
+    if machine.gpu and os.environ.get("TRITON_INTERPRET") == "1":
+        raise ValueError("TRITON_INTERPRET=1 is set, so the GPU would not be tested: unset it, or use device='cpu'")
     if chosen is None and (code := _interpreted(machine.device, as_json)) is not None:
         return code
     console = Console(width=None if sys.stdout.isatty() else 120)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fastget import reference
-from fastget.selftest import Check, Machine, Row, cannot, passed_if
+from fastget.selftest import CannotRun, Check, Machine, Row, cannot, passed_if
 
 PART = "kernels"
 TAU, GAMMA_Q = 0.15, 0.5
@@ -47,7 +48,9 @@ BANDWIDTH = {
 
 
 def kernels_and_traffic() -> tuple[ModuleType, Any]:
-    """Imported late: triton may be missing, which is then the message of the check that needs it."""
+    """Imported late: triton may be missing."""
+    if find_spec("triton") is None:
+        raise CannotRun("triton is not installed: `pip install triton` where it is built for this system")
     from fastget import kernels
     from fastget.kernels import traffic
 

@@ -75,6 +75,20 @@ def test_a_device_that_is_not_there_is_refused(name: str, capsys: pytest.Capture
     assert name in capsys.readouterr().err
 
 
+def test_a_missing_package_is_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest_kernels, "find_spec", lambda name: None)
+    (row,) = selftest.run_checks(CPU, [selftest_kernels.determinism])
+    assert (row.status, row.check) == ("cannot run here", "determinism")
+    assert "triton is not installed" in row.figures
+
+
+def test_the_interpreter_cannot_stand_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(selftest, "choose_device", lambda name: torch.device("cuda"))
+    with pytest.raises(ValueError, match="unset it"):
+        selftest.selftest("cuda", chosen=[_good])
+
+
 # --- the kernels' checks can fail ---------------------------------------------------------------
 
 
