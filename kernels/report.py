@@ -141,6 +141,7 @@ def traffic_rows(sizes: Sequence[tuple[int, int, int]], dtype: torch.dtype, late
 def traffic_table(rows: list[dict[str, Any]], latency: float) -> Table:
     """Eager, fused and minimum side by side."""
     caption = (
+        "Bytes: each launch's tensors once; what other blocks read again is taken to be in the cache. "
         f"Times are floors: per launch the larger of {latency * 1e6:g} us and bytes / bandwidth "
         f"({', '.join(f'{g.name} {g.bandwidth / 1e9:,.0f} GB/s' for g in traffic.GPUS)}). In brackets the matrix "
         "products alone at the TF32 peak: where that is more, arithmetic is the bound."

@@ -15,8 +15,12 @@ import pytest
 import torch
 from rich.console import Console
 
+from fastget import kernels
 from fastget.kernels import report, traffic
 from fastget.kernels.compile import Resources
+from fastget.kernels.launch import interpreting, record
+from fastget.selftest_kernels import make_inputs
+from tests.kernels.checker import check_addresses
 
 ROOT = Path(__file__).parents[2]
 GOOD = Resources(
@@ -38,6 +42,24 @@ def test_a_step_is_six_launches_and_near_the_minimum(size: tuple[int, int, int],
     eager = traffic.eager_step(*size, dtype)
     assert eager.launches >= 80
     assert eager.bytes > 5 * fused.bytes
+
+
+@pytest.mark.skipif(not interpreting(), reason="the checker needs TRITON_INTERPRET=1")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_launch_touches_what_it_declares(dtype: torch.dtype) -> None:
+    """The bytes are counted from what launches declare: the address checker sees what they touch."""
+    x = make_inputs(19, 37, 23, "cpu", dtype)
+    with check_addresses() as seen, record() as launches:
+        traffic.step(kernels, x)
+    assert len(seen.launches) == len(launches)
+    for touched, launch in zip(seen.launches, launches, strict=True):
+        places = {name: _place(arg) for name, arg in zip(launch.kernel.arg_names, launch.args, strict=False)}
+        assert {places[name] for name in touched.reads} == {_place(t) for t in launch.reads}, launch.name
+        assert {places[name] for name in touched.writes} == {_place(t) for t in launch.writes}, launch.name
+
+
+def _place(tensor: Any) -> Any:
+    return (tensor.data_ptr(), tensor.numel()) if isinstance(tensor, torch.Tensor) else None
 
 
 def test_operators_are_counted_with_their_bytes() -> None:
