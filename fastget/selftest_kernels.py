@@ -27,6 +27,7 @@ REPEATS = 5
 
 SMALL = ((1, 2, 7), (7, 3, 33), (36, 65, 64), (5, 130, 17))  # (B, C, D), odd where it hurts
 LARGE = (*SMALL, (36, 65, 256), (256, 345, 2048), (37, 5000, 257), (4096, 1000, 2048))
+GRAPH_SHAPE = (256, 345, 2048)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 # float32 against float64: P, Q and pi as they are, the loss by max(1, loss), gradients and mu by their largest entry.
@@ -212,7 +213,7 @@ def cuda_graph(machine: Machine) -> Iterator[Row]:
         yield cannot(PART, "CUDA graph")
         return
     kernels, _ = kernels_and_traffic()
-    x = make_inputs(256, 345, 2048, machine.device)
+    x = make_inputs(*GRAPH_SHAPE, device=machine.device)
     expected = forward_backward(kernels, cast(x, torch.float32))
     captured = cast(x, torch.float32)
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

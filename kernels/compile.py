@@ -89,7 +89,7 @@ class Resources:
     arch: str
     registers: int = 0  # per thread
     stack: int = 0  # bytes per thread: 0 where nothing is spilled
-    spills: int = 0  # instructions that store or load a spilled register
+    spills: int = 0  # instructions that store or load a spilled register; AMD: registers spilled
     shared: int = 0  # bytes per block
     shared_limit: int = 0
     occupancy: float = 0.0  # share of the resident warps that registers and shared memory allow

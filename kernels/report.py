@@ -104,10 +104,10 @@ def _cells(group: list[Resources]) -> list[str]:
     matrix = {op.split(".")[0] if op[0].isupper() else "mfma" for r in group for op in r.mma.split()}
     atomics = {op.split(".")[0] for r in group for op in r.atomics.split()}
     broken = sum(bool(r.broken_claims()) for r in group)
-    spilled = max(max(r.stack, 4 * r.spills) for r in group)
+    stack, spills = max(r.stack for r in group), max(r.spills for r in group)
     return [
         str(max(r.registers for r in group)),
-        f"[yellow]{spilled} B[/]" if spilled else "0",
+        f"[yellow]{stack} B, {spills} x[/]" if stack or spills else "0",
         f"{most.shared:,} / {most.shared_limit:,}",
         f"{min(r.occupancy for r in group):.0%}",
         " ".join(sorted(matrix)) or "-",

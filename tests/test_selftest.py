@@ -8,6 +8,8 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -173,6 +175,86 @@ def test_bandwidth_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert limit(name="NVIDIA A100-SXM4-80GB") == 2.039e12
     assert limit(name="a card", memory_clock_rate=2_619_000, memory_bus_width=5120) == pytest.approx(3.352e12, rel=1e-3)
     assert limit(name="a card") == 0
+
+
+@dataclass(frozen=True)
+class Rehearsal(Machine):
+    """A CPU that takes the paths of a GPU."""
+
+    @property
+    def gpu(self) -> bool:
+        return True
+
+
+class FakeGraph:
+    """Work inside torch.cuda.graph() is done at once, and replay() has nothing left to do."""
+
+    def replay(self) -> None:
+        self.replayed = True
+
+
+@pytest.fixture
+def rehearsal(monkeypatch: pytest.MonkeyPatch) -> Rehearsal:
+    """The reference stands for the kernels, and torch.cuda for itself as far as the checks use it."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    for name, fake in {
+        "Stream": lambda: stream,
+        "current_stream": lambda: stream,
+        "stream": lambda s: nullcontext(),
+        "graph": lambda g: nullcontext(),
+        "CUDAGraph": FakeGraph,
+        "synchronize": lambda: None,
+        "get_device_properties": lambda device: SimpleNamespace(name="NVIDIA B200"),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(selftest_kernels, "kernels_and_traffic", lambda: (_ops(), traffic))
+    return Rehearsal(torch.device("cpu"))
+
+
+def test_cuda_graph_rehearsed(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest_kernels, "GRAPH_SHAPE", (36, 65, 64))
+    (row,) = selftest_kernels.cuda_graph(rehearsal)
+    assert (row.status, row.figures) == ("pass", "replay bit-identical")
+    calls = iter([0.0, 0.0, 1.0])  # the captured run is off
+
+    def drifting(*args: Any) -> reference.Objective:
+        out = reference.objective(*args)
+        return out._replace(loss=out.loss + next(calls))
+
+    monkeypatch.setattr(selftest_kernels, "kernels_and_traffic", lambda: (_ops(objective=drifting), traffic))
+    (row,) = selftest_kernels.cuda_graph(rehearsal)
+    assert (row.status, row.figures) == ("fail", "differing: ['loss']")
+
+
+def test_bandwidth_rehearsed(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "SIZES", ((36, 65, 64),))
+    times = [1e-6, 5e-6, 5e-6, 1e-6]
+
+    def timed(run: Any) -> float:
+        run()
+        return times.pop(0)
+
+    monkeypatch.setattr(selftest_kernels, "graph_seconds", timed)
+    moved = traffic.fused_step(36, 65, 64, torch.bfloat16).bytes
+    (row,) = selftest_kernels.bandwidth(rehearsal)
+    assert row.status == "pass"
+    assert row.figures == f"1 us, {moved / 1e-6 / 8e12:.0%} of 8,000 GB/s; eager 5 us"
+    (row,) = selftest_kernels.bandwidth(rehearsal)
+    assert row.status == "fail"  # slower than eager PyTorch
+
+
+@pytest.mark.parametrize(("kernels_seen", "status"), [(6, "pass"), (7, "fail")])
+def test_profiler_rehearsed(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch, kernels_seen: int, status: str
+) -> None:
+    names = ["aten::fill_kernel", *(f"k{i}" for i in range(kernels_seen))]
+    events = [SimpleNamespace(name=name, device_type="DeviceType.CUDA") for name in names]
+    events.append(SimpleNamespace(name="aten::add", device_type="DeviceType.CPU"))
+    profile = nullcontext(SimpleNamespace(events=lambda: events))
+    monkeypatch.setattr(torch.profiler, "profile", lambda activities: profile)
+    row = list(selftest_kernels.launches(rehearsal))[1]
+    assert row.status == status
+    assert row.figures.startswith(str(kernels_seen))
 
 
 def test_the_whole_of_it_on_this_cpu() -> None:
