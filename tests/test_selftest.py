@@ -269,4 +269,3 @@ def test_the_whole_of_it_on_this_cpu() -> None:
     assert result["passed"] is True
     reasons = {r["check"]: r["figures"] for r in result["rows"] if r["status"] == "cannot run here"}
     assert reasons == dict.fromkeys(("CUDA graph", "launches, by the profiler", "bandwidth"), "needs a GPU")
-    assert sum(r["seconds"] for r in result["rows"]) < 90
