@@ -292,7 +292,10 @@ def inspect_all(variants: Sequence[Variant], archs: Sequence[str], jobs: int | N
     if jobs == 1:
         yield from (inspect_variant(variant, arch) for variant, arch in work)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    try:
         futures = [pool.submit(_inspect_named, *_named(variant), arch) for variant, arch in work]
         for future in as_completed(futures):
             yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C too: what was not begun is not done
