@@ -67,9 +67,9 @@ def logits(B: int, C: int, dtype: torch.dtype, precision: str) -> Tile:
     """Tiles of kernels/logits.py. Small batches take small tiles, so that more programs share the prototypes."""
     large = B > 512
     if precision == "ieee":
-        BM, BN, BK, num_warps = (32, 32, 16, 4) if large else (16, 64, 16, 8) if C > 1024 else (16, 32, 16, 4)
+        BM, BN, BK, num_warps = (32, 32, 16, 8) if large else (16, 64, 16, 8) if C > 1024 else (16, 32, 16, 4)
     else:
-        BM, BN, BK, num_warps = (32, 64, 32, 8) if large else (16, 64, 32, 8) if C > 1024 else (16, 32, 64, 4)
+        BM, BN, BK, num_warps = (32, 64, 32, 8) if large else (16, 64, 32, 8) if C > 1024 else (16, 32, 32, 4)
     return Tile(BM=BM, BN=BN, BK=BK, precision=precision, num_warps=num_warps, num_stages=2)
 
 

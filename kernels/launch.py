@@ -64,9 +64,12 @@ HOOKS: list[Callable[[Launch], None]] = []  # called before each launch
 _dry = 0  # > 0 inside record(dry=True): launches are recorded and not run
 
 
+_interpreting = bool(triton.knobs.runtime.interpret)  # settled when @triton.jit meets the kernels
+
+
 def interpreting() -> bool:
     """Whether the kernels run on Triton's interpreter: TRITON_INTERPRET=1 was set before triton was imported."""
-    return bool(triton.knobs.runtime.interpret)
+    return _interpreting
 
 
 def dry() -> bool:
@@ -85,25 +88,31 @@ def launch(
     **constexprs: Any,
 ) -> None:
     """Run `kernel` over `grid` on the device of its tensors. A None among `reads` and `writes` is an absent tensor."""
-    record_ = Launch(
-        name=kernel.fn.__name__,
-        kernel=kernel,
-        grid=tuple(grid),
-        args=args,
-        constexprs=constexprs,
-        reads=tuple(t for t in reads if t is not None),
-        writes=tuple(t for t in writes if t is not None),
-        num_warps=num_warps,
-        num_stages=num_stages,
-    )
-    for hook in list(HOOKS):
-        hook(record_)
+    if HOOKS:
+        seen = Launch(
+            name=kernel.fn.__name__,
+            kernel=kernel,
+            grid=tuple(grid),
+            args=tuple(_alias(a) for a in args),
+            constexprs=constexprs,
+            reads=tuple(_alias(t) for t in reads if t is not None),
+            writes=tuple(_alias(t) for t in writes if t is not None),
+            num_warps=num_warps,
+            num_stages=num_stages,
+        )
+        for hook in list(HOOKS):
+            hook(seen)
     if _dry:
         return
     device = next(t.device for t in args if isinstance(t, Tensor))
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         options = compile_options(num_warps, num_stages, "cuda" if torch.version.hip is None else "hip")
-        kernel[record_.grid](*args, **options, **constexprs)
+        kernel[tuple(grid)](*args, **options, **constexprs)
+
+
+def _alias(value: Any) -> Any:
+    """Another handle on the same memory: autograd copies a gradient to which somebody else holds the handle."""
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 @contextmanager
