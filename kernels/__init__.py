@@ -6,11 +6,14 @@ if __name__ != "fastget.kernels":
         "write `from fastget import kernels` (a bare `kernels` is another project's name)"
     )
 
-from fastget.kernels.expectation import Expectation, expectation  # noqa: E402  (the name is checked first)
-from fastget.kernels.memory import class_sums, update_memory_, update_prior, update_prototypes  # noqa: E402
-from fastget.kernels.objective import Objective, objective  # noqa: E402
-from fastget.kernels.posterior import nearest_histogram, posterior, soft_cross_entropy  # noqa: E402
-from fastget.kernels.rebalance import mixed_labels, rebalance, shrink_prior, structure_loss  # noqa: E402
+from fastget.kernels.cross_entropy import soft_cross_entropy
+from fastget.kernels.expectation import Expectation, expectation
+from fastget.kernels.labels import mixed_labels, shrink_prior, structure_loss
+from fastget.kernels.memory import update_memory_
+from fastget.kernels.objective import Objective, objective
+from fastget.kernels.posterior import nearest_histogram, posterior
+from fastget.kernels.prototypes import class_sums, update_prior, update_prototypes
+from fastget.kernels.rebalance import rebalance
 
 __all__ = [
     "Expectation",

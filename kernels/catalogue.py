@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 
 from fastget.kernels import configs
+from fastget.kernels.cross_entropy import soft_cross_entropy
 from fastget.kernels.expectation import expectation
+from fastget.kernels.labels import mixed_labels, shrink_prior, structure_loss
 from fastget.kernels.launch import Launch, record
-from fastget.kernels.memory import class_sums, update_memory_, update_prior, update_prototypes
+from fastget.kernels.memory import update_memory_
 from fastget.kernels.objective import objective
-from fastget.kernels.posterior import nearest_histogram, posterior, soft_cross_entropy
-from fastget.kernels.rebalance import mixed_labels, rebalance, shrink_prior, structure_loss
+from fastget.kernels.posterior import nearest_histogram, posterior
+from fastget.kernels.prototypes import class_sums, update_prior, update_prototypes
+from fastget.kernels.rebalance import rebalance
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
@@ -71,8 +74,8 @@ def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tup
         divisible = False
         if isinstance(value, Tensor):
             signature[name] = POINTERS[value.dtype]
-            address = value.storage_offset() * value.element_size()
-            divisible = (address + (0 if value.device.type == "meta" else value.data_ptr() - address)) % 16 == 0
+            address = int(value.storage_offset() * value.element_size())
+            divisible = bool((address if value.device.type == "meta" else value.data_ptr()) % 16 == 0)
         elif isinstance(value, int) and i in plain:
             signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
         elif isinstance(value, int) and value != 1:
@@ -84,7 +87,7 @@ def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tup
             signature[name], constexprs[name] = "constexpr", value
         if divisible:
             attrs[(i,)] = [["tt.divisibility", 16]]
-    signature.update({name: "constexpr" for name in names[len(launch.args) :]})
+    signature.update(dict.fromkeys(names[len(launch.args) :], "constexpr"))
     return signature, constexprs, attrs
 
 
@@ -171,11 +174,14 @@ def _step(
     )  # fmt: skip
     out = objective(e, 0.5, 0.5)
     if backward == "all":
-        (out.loss + out.loss_g + out.loss_f).backward()
+        (out.loss + out.loss_g + out.loss_f).backward()  # type: ignore[no-untyped-call]
     elif backward:
         getattr(out, backward).backward()
-    late = {"features": features.detach(), "labels": labels} if by == "late" else {}
-    update_memory_(mu, pi, health, e, 0.01, 0.01, skip=_meta() if skip else None, **late)
+    late = by == "late"
+    update_memory_(
+        mu, pi, health, e, 0.01, 0.01, features=features.detach() if late else None,
+        labels=labels if late else None, skip=_meta() if skip else None,
+    )  # fmt: skip
 
 
 def _steps(dtype: torch.dtype, B: int, C: int, D: int) -> None:
@@ -194,16 +200,16 @@ def _posteriors(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     for other in {dtype, torch.float32}:
         features, prototypes = _meta(B, D, dtype=dtype, grad=True), _meta(C, D, dtype=other, grad=True)
         log_prior = _meta(C, grad=True)
-        posterior(features, prototypes, log_prior, 0.15).backward(_meta(B, C))
-        soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C)).backward()
+        posterior(features, prototypes, log_prior, 0.15).backward(_meta(B, C))  # type: ignore[no-untyped-call]
+        soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C)).backward()  # type: ignore[no-untyped-call]
         nearest_histogram(features.detach(), prototypes.detach())
 
 
 def _equations(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     P, y = _meta(B, C, dtype=dtype, grad=True), _meta(B, dtype=torch.int64)
-    rebalance(P).backward(_meta(B, C))
-    rebalance(P, _meta(C)).backward(_meta(B, C))
-    mixed_labels(P, y, 0.5).backward(_meta(B, C))
+    rebalance(P).backward(_meta(B, C))  # type: ignore[no-untyped-call]
+    rebalance(P, _meta(C)).backward(_meta(B, C))  # type: ignore[no-untyped-call]
+    mixed_labels(P, y, 0.5).backward(_meta(B, C))  # type: ignore[no-untyped-call]
     structure_loss(P.detach(), P.detach())
     shrink_prior(_meta(C, dtype=dtype))
     update_prior(_meta(C), _meta(C), 0.1)

@@ -49,7 +49,8 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     logits = launch_logits(features, pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate, shrink=shrink)
     y_M, statistics = launch_statistics(features, logits, estimate, by, labels)
-    assert logits.S_g is not None and logits.S_f is not None
+    assert logits.S_g is not None
+    assert logits.S_f is not None
     return logits.S_g, logits.S_f, y_M, statistics, logits.scales
 
 

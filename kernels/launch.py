@@ -1,8 +1,8 @@
 """The one function that every launch goes through, and the record of launches that tests and reports read.
 
-    with record() as launches:
-        step()
-    len(launches), sum(launch.bytes for launch in launches)
+with record() as launches:
+    step()
+len(launches), sum(launch.bytes for launch in launches)
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Launch:
     @property
     def bytes(self) -> int:
         return self.bytes_read + self.bytes_written
-
 
 
 def compile_options(num_warps: int, num_stages: int, backend: str = "cuda") -> dict[str, Any]:

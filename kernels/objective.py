@@ -137,9 +137,7 @@ def totals_kernel(
 ):  # fmt: skip
     """loss_h = sum of the rows' losses / B; structure_h = sum KL / B + sum_c Qbar_c log Qbar_c. One program."""
     total_g, metric_g = head_totals(losses, Q_parts, blocks, B, C, BM, BN)
-    total_f, metric_f = head_totals(
-        losses + 2 * blocks, Q_parts + tl.cast(blocks, tl.int64) * C, blocks, B, C, BM, BN
-    )
+    total_f, metric_f = head_totals(losses + 2 * blocks, Q_parts + tl.cast(blocks, tl.int64) * C, blocks, B, C, BM, BN)
     tl.store(loss, total_g + total_f)
     tl.store(loss_g, total_g)
     tl.store(loss_f, total_f)

@@ -71,7 +71,7 @@ def write_class_sums(
     BY: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Each class's features summed, and its count, for one block of classes and of the width, over all rows in order."""
+    """Each class's features summed, and its count: one block of classes and of the width, over all rows in order."""
     blocks = tl.cdiv(D, BD)
     classes = block // blocks * BN + tl.arange(0, BN)
     depth = block % blocks * BD + tl.arange(0, BD)
@@ -151,7 +151,8 @@ def launch_statistics(
     labels: Tensor | None,  # (B,) int64 with BY_LABELS
 ) -> tuple[Tensor, Tensor]:
     """y_M (B,) int64 and the packed statistics, in one launch."""
-    assert logits.S_g is not None and logits.S_f is not None
+    assert logits.S_g is not None
+    assert logits.S_f is not None
     B, D = features.shape
     C = logits.S_g.shape[1]
     size = 3 * C + 2 + (C * (D + 1) if by else 0)

@@ -48,7 +48,8 @@ def batch(B: int, C: int, D: int, *, norm: float = 1.0, seed: int = 0) -> Batch:
     pi = (pi / pi.sum()).clamp_min(1e-8)
     pi[-1] = 1e-8
     labels = torch.randint(0, C, (B,), generator=g)
-    return Batch(features * norm, *prototypes.unbind(), pi, labels)
+    mu, mu_g, mu_f = prototypes.unbind()
+    return Batch(features * norm, mu, mu_g, mu_f, pi, labels)
 
 
 def step_inputs(x: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -125,3 +126,23 @@ class _Half:
                 return function(*args, **kwargs)
 
         return narrow
+
+
+Run = Callable[[ModuleType, Tensor, Tensor, Tensor], Tensor]
+
+
+def weight_of(x: Batch) -> Tensor:
+    return torch.randn(len(x.features), len(x.mu), generator=torch.Generator().manual_seed(5))
+
+
+def with_gradients(ops: ModuleType, run: Run, x: Batch, weight: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """`run`'s result, and the gradient of weight . result to features, prototypes and log prior."""
+    leaves = [t.detach().clone().requires_grad_() for t in (x.features, x.mu_g, x.pi.log())]
+    out = run(ops, *leaves)
+    return out.detach(), list(torch.autograd.grad((out * weight.to(out.dtype)).sum(), leaves))
+
+
+def posteriors(B: int, C: int) -> Tensor:
+    P = torch.softmax(3 * torch.randn(B, C, generator=torch.Generator().manual_seed(B)), 1)
+    P[:, C // 2] = 0  # a column of mass zero
+    return P

@@ -23,7 +23,8 @@ def losses(x: Batch, tau: float, gammas: tuple[float, float]) -> tuple[kernels.O
 def test_matches_reference(shape: tuple[int, int, int], gammas: tuple[float, float]) -> None:
     out, expected = losses(batch(*shape), 0.15, gammas)
     for name, value, wanted in zip(out._fields, out, expected, strict=True):
-        assert value.shape == () and value.dtype == torch.float32
+        assert value.shape == ()
+        assert value.dtype == torch.float32
         assert error(value, wanted) <= LOSS_TOLERANCE * max(1.0, abs(float(wanted))), name
 
 

@@ -1,8 +1,7 @@
-"""Eq. (2), Eqs. (7)-(9) and Eq. (3*) by themselves, with gradients, against the reference in float64."""
+"""Eq. (2) with its gradients and Eq. (3*) by themselves, against the reference in float64."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -15,29 +14,16 @@ from fastget import kernels, reference
 from tests.kernels.checker import assert_order_free, check_addresses
 from tests.kernels.support import (
     GRADIENT_TOLERANCE,
-    LOSS_TOLERANCE,
     P_TOLERANCE,
     SHAPES,
-    Batch,
     batch,
     error,
     half_rule,
     nan_filled,
     relative,
+    weight_of,
+    with_gradients,
 )
-
-Run = Callable[[ModuleType, Tensor, Tensor, Tensor], Tensor]
-
-
-def weight_of(x: Batch) -> Tensor:
-    return torch.randn(len(x.features), len(x.mu), generator=torch.Generator().manual_seed(5))
-
-
-def with_gradients(ops: ModuleType, run: Run, x: Batch, weight: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """`run`'s result, and the gradient of weight . result to features, prototypes and log prior."""
-    leaves = [t.detach().clone().requires_grad_() for t in (x.features, x.mu_g, x.pi.log())]
-    out = run(ops, *leaves)
-    return out.detach(), list(torch.autograd.grad((out * weight.to(out.dtype)).sum(), leaves))
 
 
 @pytest.mark.parametrize("tau", [0.05, 1.0])
@@ -59,24 +45,6 @@ def test_posterior_matches_reference(shape: tuple[int, int, int], tau: float) ->
         assert error(d, slope) < GRADIENT_TOLERANCE * max(float(slope.abs().max()), 5e-3 / tau)
 
 
-@pytest.mark.parametrize("shape", [s for s in SHAPES if s[2] > 1], ids=str)
-def test_soft_cross_entropy_matches_reference(shape: tuple[int, int, int]) -> None:
-    x = batch(*shape)
-    labels = torch.rand(shape[0], shape[1], generator=torch.Generator().manual_seed(3))  # rows that do not sum to 1
-    labels[0] = 0
-
-    def run(ops: ModuleType, f: Tensor, p: Tensor, prior: Tensor) -> Tensor:
-        out: Tensor = ops.soft_cross_entropy(f, p, prior, 0.15, labels)
-        return out
-
-    with nan_filled():
-        loss, found = with_gradients(kernels, run, x, torch.tensor(2.5))
-    wanted, expected = with_gradients(reference, run, x.to(torch.float64), torch.tensor(2.5))
-    assert error(loss, wanted) < LOSS_TOLERANCE * max(1.0, float(wanted))
-    for d, slope in zip(found, expected, strict=True):
-        assert error(d, slope) < GRADIENT_TOLERANCE * max(float(slope.abs().max()), 1e-3)
-
-
 @pytest.mark.parametrize("only", [0, 1, 2])
 def test_only_one_input_requires_a_gradient(only: int) -> None:
     x = batch(9, 12, 10)
@@ -88,7 +56,8 @@ def test_only_one_input_requires_a_gradient(only: int) -> None:
     exact[only].requires_grad_()
     (reference.posterior(exact[0], exact[1], exact[2], 0.2) * weight).sum().backward()  # type: ignore[no-untyped-call]
     found, wanted = inputs[only].grad, exact[only].grad
-    assert found is not None and wanted is not None
+    assert found is not None
+    assert wanted is not None
     assert relative(found, wanted) < GRADIENT_TOLERANCE
 
 
@@ -108,7 +77,8 @@ def test_a_class_that_the_prior_rules_out() -> None:
     (P * weight_of(x)).sum().backward()  # type: ignore[no-untyped-call]
     wanted = reference.posterior(x.features.double(), x.mu_g.double(), log_prior.double(), 0.2)
     assert error(P.detach(), wanted) < P_TOLERANCE
-    assert features.grad is not None and bool(torch.isfinite(features.grad).all())
+    assert features.grad is not None
+    assert bool(torch.isfinite(features.grad).all())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -118,8 +88,10 @@ def test_half_types(dtype: torch.dtype) -> None:
     half_rule(lambda ops, y: ops.posterior(y.features, y.mu_g, prior.to(y.mu_g), 0.15).float(), x, dtype)
     features, prototypes = x.features.to(dtype).requires_grad_(), x.mu_g.to(dtype).requires_grad_()
     kernels.posterior(features, prototypes, prior, 0.15)[:, 0].sum().backward()  # type: ignore[no-untyped-call]
-    assert features.grad is not None and features.grad.dtype == dtype
-    assert prototypes.grad is not None and prototypes.grad.dtype == dtype
+    assert features.grad is not None
+    assert features.grad.dtype == dtype
+    assert prototypes.grad is not None
+    assert prototypes.grad.dtype == dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -137,9 +109,6 @@ def test_strided_inputs() -> None:
     prior = torch.stack([x.pi.log(), x.pi], 1)[:, 0]
     laid = kernels.posterior(x.features.T.contiguous().T, x.mu_g.T.contiguous().T, prior, 0.2)
     assert torch.equal(laid, plain)
-    labels = weight_of(x).softmax(1)
-    loss = kernels.soft_cross_entropy(x.features, x.mu_g, x.pi.log(), 0.2, labels)
-    assert torch.equal(kernels.soft_cross_entropy(x.features, x.mu_g, prior, 0.2, labels.T.contiguous().T), loss)
 
 
 def test_nearest_histogram_matches_reference() -> None:
@@ -164,17 +133,12 @@ def test_drawn_shapes(B: int, C: int, D: int, tau: float, seed: int) -> None:
 def test_addresses_and_order() -> None:
     x = batch(19, 67, 33).leaves("features", "mu_g")
     prior = x.pi.log().requires_grad_()
-    labels = weight_of(x).softmax(1)
     with check_addresses():
         kernels.posterior(x.features, x.mu_g, prior, 0.2)[:, 1].sum().backward()  # type: ignore[no-untyped-call]
-        loss = kernels.soft_cross_entropy(x.features, x.mu_g, prior, 0.2, labels)
-        loss.backward()  # type: ignore[no-untyped-call]
         kernels.nearest_histogram(x.features.detach(), x.mu)
 
     def run() -> tuple[Tensor, ...]:
-        P, slopes = with_gradients(
-            kernels, lambda ops, f, p, q: ops.posterior(f, p, q, 0.2), x, weight_of(x)  # type: ignore[no-any-return]
-        )
+        P, slopes = with_gradients(kernels, lambda ops, f, p, q: ops.posterior(f, p, q, 0.2), x, weight_of(x))
         return (P, *slopes, kernels.nearest_histogram(x.features.detach(), x.mu))
 
     assert_order_free(run)

@@ -35,7 +35,7 @@ def dry_step(B: int, C: int, D: int, dtype: torch.dtype, late: bool, **options: 
         early = None if late else x.labels
         e = kernels.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, 0.15, labels=early, **options)
         kernels.objective(e, 0.5, 0.5).loss.backward()  # type: ignore[no-untyped-call]
-        given = {"features": x.features.detach(), "labels": x.labels} if late else {}
+        given: dict[str, Any] = {"features": x.features.detach(), "labels": x.labels} if late else {}
         kernels.update_memory_(x.mu, x.pi, x.health, e, 0.01, 0.01, **given)
     return launches, [name for name in counter.names if name != "ones_like"]  # the 1 that backward() starts from
 

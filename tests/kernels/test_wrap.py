@@ -15,11 +15,14 @@ from torch import Tensor
 
 import fastget.kernels as kernels
 from fastget import reference
-from fastget.kernels import memory
+from fastget.kernels.cross_entropy import _cross_entropy_op
 from fastget.kernels.expectation import _expectation
+from fastget.kernels.labels import _mix_op, _shrink_op, _structure_op
+from fastget.kernels.memory import _update_memory
 from fastget.kernels.objective import _objective
-from fastget.kernels.posterior import _cross_entropy_op, _nearest_op, _posterior_op
-from fastget.kernels.rebalance import _mix_op, _rebalance_op, _shrink_op, _structure_op
+from fastget.kernels.posterior import _nearest_op, _posterior_op
+from fastget.kernels.prototypes import _class_sums_op
+from fastget.kernels.rebalance import _rebalance_op
 from tests.kernels.support import batch, error, gradients, step_inputs
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +76,7 @@ def test_cpu_tensors_without_the_interpreter_are_refused() -> None:
 )
 def test_errors_say_what_was_expected(change: dict[str, Tensor], message: str) -> None:
     x = batch(4, 5, 6)
-    args = {"features": x.features, "mu": x.mu, "mu_g": x.mu_g, "mu_f": x.mu_f, "pi": x.pi} | change
+    args: dict[str, Any] = {"features": x.features, "mu": x.mu, "mu_g": x.mu_g, "mu_f": x.mu_f, "pi": x.pi} | change
     with pytest.raises(ValueError, match=message):
         kernels.expectation(**args, tau=0.1)
 
@@ -101,7 +104,7 @@ def test_compiles_into_one_graph() -> None:
     leaves = x.leaves("features", "mu_g", "mu_f")
     compiled = torch.compile(whole_step, fullgraph=True, backend="aot_eager")
     loss = compiled(*step_inputs(leaves), x.labels)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     for leaf, wanted in zip((leaves.features, leaves.mu_g, leaves.mu_f), expected, strict=True):
         assert leaf.grad is not None
         assert error(leaf.grad, wanted) < 1e-7
@@ -111,7 +114,8 @@ def test_the_memory_compiles_into_one_graph() -> None:
     x = batch(6, 5, 7)
     e = kernels.expectation(*step_inputs(x), 0.15, labels=x.labels)
     pairs = []
-    for function in (kernels.update_memory_, torch.compile(kernels.update_memory_, fullgraph=True, backend="aot_eager")):
+    compiled_update = torch.compile(kernels.update_memory_, fullgraph=True, backend="aot_eager")
+    for function in (kernels.update_memory_, compiled_update):
         mu, pi, health = x.mu.clone(), x.pi.clone(), torch.tensor([0, -1])
         function(mu, pi, health, e, 0.1, 0.1)
         pairs.append((mu, pi, health))
@@ -131,7 +135,8 @@ def test_equations_compile_into_one_graph() -> None:
     plain, traced = x.leaves("features", "mu_g"), x.leaves("features", "mu_g")
     run(plain.features, plain.mu_g).backward()  # type: ignore[no-untyped-call]
     torch.compile(run, fullgraph=True, backend="aot_eager")(traced.features, traced.mu_g).backward()  # type: ignore[no-untyped-call]
-    assert plain.features.grad is not None and traced.features.grad is not None
+    assert plain.features.grad is not None
+    assert traced.features.grad is not None
     assert torch.equal(plain.features.grad, traced.features.grad)
 
 
@@ -146,8 +151,8 @@ def operators() -> list[tuple[str, Any, tuple[Any, ...]]]:
     return [
         ("expectation", _expectation, (*step_inputs(x), 0.2, 1, False, 1, x.labels)),
         ("objective", _objective, (f, g, h, *head)),
-        ("update_memory", memory._update_memory, (x.mu, x.pi, torch.tensor([0, -1]), *sums, 0.1, 0.1, 1e-8, *late)),
-        ("class_sums", memory._class_sums_op, (x.features, x.labels, 5)),
+        ("update_memory", _update_memory, (x.mu, x.pi, torch.tensor([0, -1]), *sums, 0.1, 0.1, 1e-8, *late)),
+        ("class_sums", _class_sums_op, (x.features, x.labels, 5)),
         ("posterior", _posterior_op, (f, g, prior, 0.2)),
         ("soft_cross_entropy", _cross_entropy_op, (f, g, prior, torch.rand(4, 5), 0.2)),
         ("nearest_histogram", _nearest_op, (x.features, x.mu)),
