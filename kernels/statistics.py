@@ -24,45 +24,68 @@ def write_labels(parts, y_M, first, B, C, T, BM: tl.constexpr):
 
 
 @triton.jit
+def softmax_columns(
+    S, log_prior, parts, slot, classes, held, B, C, T, LESS_PRIOR: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Column sums of softmax(S), or with LESS_PRIOR of softmax(S - log prior), over all rows in order."""
+    total = tl.zeros((BC,), tl.float32)
+    for b0 in range(0, B, BM):
+        rows = b0 + tl.arange(0, BM)
+        live = rows < B
+        at = S + rows[:, None].to(tl.int64) * C + classes[None, :]
+        logits = tl.load(at, mask=live[:, None] & held[None, :], other=float("-inf"))
+        if LESS_PRIOR:
+            logits -= log_prior[None, :]
+        m, mass = merged_softmax(parts, slot, rows, live, B, T)
+        total += tl.sum(tl.exp(logits - m[:, None]) / mass[:, None], 0)
+    return total
+
+
+@triton.jit
+def nearest_columns(parts, classes, B, C, T, BM: tl.constexpr, BC: tl.constexpr):
+    """How many rows have each class for their nearest prototype."""
+    total = tl.zeros((BC,), tl.float32)
+    for b0 in range(0, B, BM):
+        rows = b0 + tl.arange(0, BM)
+        live = rows < B
+        nearest = merged_best(parts, 6, rows, live, B, T, C - 1)
+        total += tl.sum(((nearest[:, None] == classes[None, :]) & live[:, None]).to(tl.float32), 0)
+    return total
+
+
+@triton.jit
 def write_columns(
     S_g, S_f, scales, parts, statistics, block, B, C, T,
     ESTIMATE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Column sums of P_g and P_f and of the prior's estimate, for one block of classes over all rows in order."""
-    classes = block * BC + tl.arange(0, BC)
+    """One block of columns of P_g, of P_f or of the prior's estimate: three programs per block of classes."""
+    kind = block % 3
+    classes = block // 3 * BC + tl.arange(0, BC)
     held = classes < C
     log_prior = tl.load(scales + classes, mask=held, other=0.0)
-    columns_g = tl.zeros((BC,), tl.float32)
-    columns_f = tl.zeros((BC,), tl.float32)
-    columns_prior = tl.zeros((BC,), tl.float32)
-    bad = tl.zeros((BM,), tl.float32)
-    for b0 in range(0, B, BM):
-        rows = b0 + tl.arange(0, BM)
-        live = rows < B
-        inside = live[:, None] & held[None, :]
-        at = rows[:, None].to(tl.int64) * C + classes[None, :]
-        m, total = merged_softmax(parts, 0, rows, live, B, T)
-        S = tl.load(S_g + at, mask=inside, other=float("-inf"))
-        columns_g += tl.sum(tl.exp(S - m[:, None]) / total[:, None], 0)
+    if kind == 0:
+        total = softmax_columns(S_g, log_prior, parts, 0, classes, held, B, C, T, False, BM, BC)
+        tl.store(statistics + classes, total, mask=held)
+        if ESTIMATE == 0:
+            tl.store(statistics + 2 * C + classes, total, mask=held)
+    elif kind == 1:
+        total = softmax_columns(S_f, log_prior, parts, 2, classes, held, B, C, T, False, BM, BC)
+        tl.store(statistics + C + classes, total, mask=held)
+    else:
         if ESTIMATE == 1:
-            m, total = merged_softmax(parts, 6, rows, live, B, T)
-            columns_prior += tl.sum(tl.exp(S - log_prior[None, :] - m[:, None]) / total[:, None], 0)
+            total = softmax_columns(S_g, log_prior, parts, 6, classes, held, B, C, T, True, BM, BC)
+            tl.store(statistics + 2 * C + classes, total, mask=held)
         if ESTIMATE == 2:
-            nearest = merged_best(parts, 6, rows, live, B, T, C - 1)
-            columns_prior += tl.sum(((nearest[:, None] == classes[None, :]) & inside).to(tl.float32), 0)
-        m, total = merged_softmax(parts, 2, rows, live, B, T)
-        S = tl.load(S_f + at, mask=inside, other=float("-inf"))
-        columns_f += tl.sum(tl.exp(S - m[:, None]) / total[:, None], 0)
-        norm = tl.load(scales + C + rows.to(tl.int64), mask=live, other=0.0)
-        bad += (norm != norm).to(tl.float32)
-    if ESTIMATE == 0:
-        columns_prior = columns_g
-    tl.store(statistics + classes, columns_g, mask=held)
-    tl.store(statistics + C + classes, columns_f, mask=held)
-    tl.store(statistics + 2 * C + classes, columns_prior, mask=held)
-    if block == 0:
-        tl.store(statistics + 3 * C, tl.cast(B, tl.float32))
-        tl.store(statistics + 3 * C + 1, tl.sum(bad, 0))
+            total = nearest_columns(parts, classes, B, C, T, BM, BC)
+            tl.store(statistics + 2 * C + classes, total, mask=held)
+        if block == 2:
+            bad = tl.zeros((BM,), tl.float32)
+            for b0 in range(0, B, BM):
+                rows = b0 + tl.arange(0, BM)
+                norm = tl.load(scales + C + rows.to(tl.int64), mask=rows < B, other=0.0)
+                bad += (norm != norm).to(tl.float32)
+            tl.store(statistics + 3 * C, tl.cast(B, tl.float32))
+            tl.store(statistics + 3 * C + 1, tl.sum(bad, 0))
 
 
 @triton.jit
@@ -160,7 +183,7 @@ def launch_statistics(
     statistics = torch.empty(size, dtype=torch.float32, device=features.device)
     config = configs.class_sums(features.dtype)
     columns = configs.columns(B, C)
-    row_programs, column_programs = triton.cdiv(B, configs.LABEL_ROWS), triton.cdiv(C, columns.BN)
+    row_programs, column_programs = triton.cdiv(B, configs.LABEL_ROWS), 3 * triton.cdiv(C, columns.BN)
     sum_programs = triton.cdiv(C, config.BM) * triton.cdiv(D, config.BN) if by else 0
     launch(
         statistics_kernel,
