@@ -75,7 +75,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gfx90a": _hip("gfx90a"),
 }
 NO_SPILLS = ("sm_80", "sm_90", "sm_100")  # where zero spills are claimed
-MEMORY_KERNELS = re.compile(r"memory|statistics|class_sums")  # kernels of the memory update, where no atomic may be
+MEMORY_KERNELS = re.compile(
+    r"memory|statistics|class_sums|prototypes|prior"
+)  # kernels of the memory update, where no atomic may be
 
 
 @dataclass(frozen=True, kw_only=True)

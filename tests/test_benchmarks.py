@@ -7,8 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+from benchmarks.common import Case
+from fastget.kernels.launch import interpreting
 
 ROOT = Path(__file__).parents[1]
 STEMS = sorted(path.stem.removeprefix("bench_") for path in (ROOT / "benchmarks").glob("bench_*.py"))
@@ -21,6 +26,23 @@ def test_benchmark_imports(stem: str) -> None:
     assert module.__doc__
     if stem in SOURCES:
         assert callable(getattr(module, f"test_{stem}"))
+
+
+@pytest.mark.skipif(not interpreting(), reason="the kernels run on the CPU only with TRITON_INTERPRET=1")
+@pytest.mark.parametrize("row", ["eager", "triton"])
+@pytest.mark.parametrize("stem", sorted({*STEMS} & {*SOURCES, "step"}))
+def test_rows_work(stem: str, row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a row would time, done once and not timed: at a tiny shape the interpreter can do it."""
+    module = importlib.import_module(f"benchmarks.bench_{stem}")
+    done = []
+
+    def once(benchmark: Any, stem: str, case: Case, prepare: Any, run: Any, compiled: Any = None) -> None:
+        run(prepare(case))
+        done.append(stem)
+
+    monkeypatch.setattr(module, "measure", once)
+    getattr(module, f"test_{stem}")(benchmark=None, case=Case((5, 3, 7), row))
+    assert done == [stem]
 
 
 def test_every_kernel_has_a_benchmark_of_its_stem() -> None:
@@ -38,8 +60,6 @@ def test_rows_run_and_the_interpreter_is_never_timed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     text = out.read_text(encoding="utf-8")
     assert '"torch"' in text  # the machine's versions
-    import torch
-
     if not torch.cuda.is_available():
         assert "need a GPU: a time in the interpreter is not their speed" in done.stdout.replace("\n", " ")
         assert "-triton" not in text
