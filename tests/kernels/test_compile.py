@@ -112,7 +112,7 @@ def _main(what: str, archs: list[str]) -> None:
     if what == "samples":
         rows = [kc.inspect_variant(sample, arch) for sample in _samples() for arch in archs]
     elif what == "fast":  # on one core, in the time of an ordinary test run
-        rows = list(kc.inspect_all(_thin([v for v in variants() if v.fast], most=4), archs, jobs=1))
+        rows = list(kc.inspect_all(_thin([v for v in variants() if v.fast], most=3), archs, jobs=1))
     else:
         rows = list(kc.inspect_all(list(variants()), archs))
     print(json.dumps([asdict(row) for row in rows]))
