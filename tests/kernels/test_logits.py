@@ -14,7 +14,7 @@ def test_scales_are_log_prior_and_norms() -> None:
     x = batch(B, C, D)
     with nan_filled():
         logits = launch_logits(x.features, x.pi, 0.2, mu=x.mu, mu_g=x.mu_g, mu_f=x.mu_f, shrink=True)
-    log_prior, norm, norm_g, norm_f = logits.scales.split([C, B, C, C])
+    log_prior, norm, norm_g, norm_f = torch.split(logits.scales, [C, B, C, C])
     assert error(log_prior, reference.shrink_prior(x.pi.double()).log()) < 2e-6
     for found, vectors in ((norm, x.features), (norm_g, x.mu_g), (norm_f, x.mu_f)):
         assert error(found, vectors.double().norm(dim=1)) < 2e-6

@@ -113,10 +113,10 @@ def test_refusals() -> None:
 
 
 def test_addresses_and_order() -> None:
-    x = batch(37, 35, 70)
+    x = batch(33, 35, 20)
     for how in ("labels", "late"):
         with check_addresses():
             e = kernels.expectation(*step_inputs(x), 0.2, labels=x.labels if how == "labels" else None)
             late: dict[str, Any] = {"features": x.features, "labels": x.labels} if how == "late" else {}
             kernels.update_memory_(x.mu.clone(), x.pi.clone(), torch.tensor([0, -1]), e, 0.1, 0.1, **late)
-        assert_order_free(lambda how=how: updated(kernels, x, how))  # type: ignore[misc]
+        assert_order_free(lambda how=how: updated(kernels, x, how), seeds=(1,))  # type: ignore[misc]
