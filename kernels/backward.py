@@ -234,7 +234,7 @@ def launch_backward(
         d_mu_f = torch.empty(mu_f.shape, dtype=mu_f.dtype, device=mu_f.device)
     if not (need_x or need_g or need_f):
         return None, None, None
-    config = configs.backward(B, C, configs.precision(*(t for t in (features, mu_g, mu_f) if t is not None)))
+    config = configs.backward(B, configs.precision(*(t for t in (features, mu_g, mu_f) if t is not None)))
     across = triton.cdiv(D, config.BN)
     feature_programs = triton.cdiv(B, config.BM) * across if need_x else 0
     g_programs = triton.cdiv(C, config.BM) * across if need_g else 0

@@ -63,7 +63,7 @@ def forced_precision(value: str) -> Iterator[None]:
         _forced.pop()
 
 
-def logits(B: int, C: int, dtype: torch.dtype, precision: str) -> Tile:
+def logits(B: int, C: int, precision: str) -> Tile:
     """Tiles of kernels/logits.py. Small batches take small tiles, so that more programs share the prototypes."""
     large = B > 512
     if precision == "ieee":
@@ -76,17 +76,17 @@ def logits(B: int, C: int, dtype: torch.dtype, precision: str) -> Tile:
 LABEL_ROWS = 128  # rows whose y_M one program writes
 
 
-def columns(B: int, C: int) -> Rows:
+def columns(C: int) -> Rows:
     """The column sums of kernels/statistics.py: BN classes over all rows, BM rows at a time."""
     return Rows(BM=64, BN=16 if C <= 1024 else 64, num_warps=8)
 
 
-def class_sums(dtype: torch.dtype) -> Tile:
+def class_sums() -> Tile:
     """One-hot^T @ features: BM classes, BN of the width, BK rows at a time. float32 features must not be rounded."""
     return Tile(BM=32, BN=128, BK=32, precision="ieee", num_warps=8, num_stages=2)
 
 
-def backward(B: int, C: int, precision: str) -> Tile:
+def backward(B: int, precision: str) -> Tile:
     """Tiles of kernels/backward.py: BM rows or classes, BN of the width, BK of the axis that is summed."""
     if precision == "ieee":
         return Tile(BM=32, BN=64, BK=16, precision=precision, num_warps=8, num_stages=2)

@@ -187,7 +187,7 @@ def launch_logits(
     """S_g, S_f = [log_prior + cosine(features, m) / tau for m in (mu_g, mu_f)], and what a softmax or argmax needs."""
     heads = [m for m in (mu, mu_g, mu_f) if m is not None]
     (B, D), C = features.shape, heads[0].shape[0]
-    config = configs.logits(B, C, features.dtype, configs.precision(features, *heads))
+    config = configs.logits(B, C, configs.precision(features, *heads))
     tiles = triton.cdiv(C, config.BN)
 
     def empty(*shape: int) -> Tensor:

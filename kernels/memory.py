@@ -74,7 +74,7 @@ def _update(
 ) -> None:
     (C, D), late = mu.shape, features is not None
     B = features.shape[0] if features is not None else 0
-    config = configs.class_sums(features.dtype if features is not None else mu.dtype)
+    config = configs.class_sums()
 
     def pointer(t: Tensor | None) -> Tensor:
         return mu if t is None else t  # an absent one is never read

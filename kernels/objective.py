@@ -87,7 +87,8 @@ def objective_kernel(
     """Q = softmax(S - 0.5 log colsum); y = (1 - gamma) Q + gamma onehot(y_M); row loss = -sum_c y log softmax(S).
 
     d loss / dS = P - y, Q and y being constants: kernels/backward.py.
-    From the logits, so that a P that underflows does no harm. Each program owns a block of rows of one head.
+    Differs from Eq. (6): Q is taken from the logits and not from P, the same number, so that a P that underflows does
+    no harm. Each program owns a block of rows of one head.
     """
     block = tl.program_id(0)
     blocks = tl.num_programs(0)

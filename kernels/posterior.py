@@ -194,7 +194,7 @@ def posterior(
 def _nearest(features: Tensor, mu: Tensor) -> Tensor:
     logits = launch_logits(features, None, 1.0, mu=mu, prior_kind=NO_PRIOR)
     B, C = features.shape[0], mu.shape[0]
-    share, config = _empty(features, C), configs.columns(B, C)
+    share, config = _empty(features, C), configs.columns(C)
     launch(
         histogram_kernel, (triton.cdiv(C, config.BN),), logits.parts, share, B, C, logits.tiles,
         reads=(logits.parts,), writes=(share,), BM=config.BM, BN=config.BN, num_warps=config.num_warps,

@@ -110,7 +110,7 @@ def _class_sums_fake(features: Tensor, y_M: Tensor, num_classes: int) -> tuple[T
 
 
 def _prototypes(mu: Tensor, sums: Tensor, counts: Tensor, gamma_mu: float) -> Tensor:
-    (C, D), config = mu.shape, configs.class_sums(torch.float32)
+    (C, D), config = mu.shape, configs.class_sums()
     out = torch.empty((C, D), dtype=torch.float32, device=mu.device)
     launch(
         prototypes_kernel,

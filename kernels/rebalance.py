@@ -153,7 +153,7 @@ def _rebalance_gradient(
         rebalance_slope_kernel, (triton.cdiv(B, config.BM),), Q, dQ, mass, totals, dP, B, C, *dQ.stride(),
         reads=(Q, dQ, mass, totals), writes=(dP,), BM=config.BM, BN=config.BN, num_warps=config.num_warps,
     )  # fmt: skip
-    config = configs.columns(B, C)
+    config = configs.columns(C)
     launch(
         rebalance_colsum_kernel, (triton.cdiv(C, config.BN),), P, dP, mass, d_colsum, B, C, *P.stride(),
         reads=(P, dP, mass), writes=(d_colsum, dP if own else None),

@@ -58,7 +58,10 @@ def write_columns(
     S_g, S_f, scales, parts, statistics, block, B, C, T,
     ESTIMATE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """One block of columns of P_g, of P_f or of the prior's estimate: three programs per block of classes."""
+    """One block of columns of P_g, of P_f or of the prior's estimate: three programs per block of classes.
+
+    Differs from Eq. (3): it prints the batch mean of cos / tau, which is no distribution; this is that of its softmax.
+    """
     kind = block % 3
     classes = block // 3 * BC + tl.arange(0, BC)
     held = classes < C
@@ -181,8 +184,8 @@ def launch_statistics(
     size = 3 * C + 2 + (C * (D + 1) if by else 0)
     y_M = torch.empty(B, dtype=torch.int64, device=features.device)
     statistics = torch.empty(size, dtype=torch.float32, device=features.device)
-    config = configs.class_sums(features.dtype)
-    columns = configs.columns(B, C)
+    config = configs.class_sums()
+    columns = configs.columns(C)
     row_programs, column_programs = triton.cdiv(B, configs.LABEL_ROWS), 3 * triton.cdiv(C, columns.BN)
     sum_programs = triton.cdiv(C, config.BM) * triton.cdiv(D, config.BN) if by else 0
     launch(
@@ -207,7 +210,7 @@ def launch_class_sums(features: Tensor, labels: Tensor, C: int) -> tuple[Tensor,
     B, D = features.shape
     sums = torch.empty(C, D, dtype=torch.float32, device=features.device)
     counts = torch.empty(C, dtype=torch.float32, device=features.device)
-    config = configs.class_sums(features.dtype)
+    config = configs.class_sums()
     launch(
         class_sums_kernel,
         (triton.cdiv(C, config.BM) * triton.cdiv(D, config.BN),),
