@@ -127,6 +127,7 @@ def update_memory_(
     for name, vector in (("pi", pi), ("health", health)):
         if not vector.is_contiguous():
             raise ValueError(f"{name} is changed in place and must be contiguous, got stride {vector.stride()}")
+    check_like("prior_sum of the expectation", e.prior_sum, tuple(pi.shape), device)
     counts, sums = e.counts, e.sums
     if features is not None and labels is not None:
         check_pair(features, mu, "mu")
@@ -136,6 +137,8 @@ def update_memory_(
         features = labels = None
         if sums is None or counts is None:
             raise ValueError("update_memory_() needs class sums: those of expectation(), or features and labels")
+        check_like("sums of the expectation", sums, tuple(mu.shape), device)
+        check_like("counts of the expectation", counts, tuple(pi.shape), device)
     if skip is not None:
         check_device("skip", skip, device)
     _update_memory(

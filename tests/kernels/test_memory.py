@@ -103,6 +103,8 @@ def test_refusals() -> None:
     health = torch.tensor([0, -1])
     with pytest.raises(ValueError, match="needs class sums"):
         kernels.update_memory_(x.mu, x.pi, health, e, 0.1, 0.1)
+    with pytest.raises(ValueError, match=r"prior_sum of the expectation must have shape \(4,\), got \(5,\)"):
+        kernels.update_memory_(x.mu[:4], x.pi[:4], health, e, 0.1, 0.1, features=x.features, labels=x.labels)
     with pytest.raises(ValueError, match="float32"):
         kernels.update_memory_(x.mu.half(), x.pi, health, e, 0.1, 0.1, features=x.features, labels=x.labels)
     with pytest.raises(ValueError, match=r"int64 of shape \(2,\)"):
