@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported: its kernels run on CPU tensors
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported: its kernels run on CPU tensors
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="fastget-tests-")  # the digits are made here, once
 
 
