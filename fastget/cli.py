@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fastget import selftest
 from fastget.config import Config, describe_type, make_config, walk
 from fastget.engine import RunFailed
 from fastget.get import RECIPES
@@ -70,6 +71,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_demo(commands)
+    tests = commands.add_parser("selftest", help="prove on this machine that what was verified elsewhere holds here")
+    selftest.add_arguments(tests)
+    tests.set_defaults(run=selftest.run)
     doctor = commands.add_parser("doctor", help="what this machine has, and what fastget will use")
     doctor.set_defaults(run=_run_doctor)
     return parser
