@@ -18,6 +18,7 @@ import platformdirs
 from PIL import Image, ImageDraw, ImageFont
 
 SIDE = 32  # pixels
+INK = 24  # pixels that a scan fills: it touches its own border, and crops must not cut it
 PER_CLASS = 200  # rendered digits of each class
 VERSION = "digits-1"  # another folder whenever the images change
 # The text fonts: matplotlib's symbol, size-variant, display and last-resort fonts have no digits.
@@ -52,9 +53,9 @@ def digits_root(root: str | Path | None = None) -> Path:
         _write_fonts(making)
         _write_handwritten(making)
         making.chmod(0o755)
-        if folder.exists():
-            folder.rmdir()
         try:
+            if folder.exists():
+                folder.rmdir()  # it is empty, or another process has just filled it
             os.replace(making, folder)  # whole, or not at all
         except OSError:
             if not (folder / "handwritten.txt").is_file():  # else another process was first, with the same images
@@ -78,9 +79,9 @@ def _write_handwritten(root: Path) -> None:
     lines = []
     for number, (scan, label) in enumerate(zip(scans.images, scans.target, strict=True)):
         small = Image.fromarray(np.rint(scan * (255 / 16)).astype(np.uint8))  # 8 x 8, 17 levels
-        lines.append(
-            _save(root, "handwritten", number, int(label), small.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
-        )
+        image = Image.new("L", (SIDE, SIDE))
+        image.paste(small.resize((INK, INK), Image.Resampling.BICUBIC), ((SIDE - INK) // 2, (SIDE - INK) // 2))
+        lines.append(_save(root, "handwritten", number, int(label), image))
     (root / "handwritten.txt").write_text("".join(lines), encoding="utf-8")
 
 
@@ -103,10 +104,13 @@ def _write_fonts(root: Path) -> None:
 def _render(digit: str, font: Path, random: np.random.Generator) -> Image.Image:
     """White on black, drawn at four times the size, then sheared, turned and reduced."""
     big = 4 * SIDE
-    face = ImageFont.truetype(str(font), int(random.integers(80, 130)))
+    height, stroke = random.uniform(56, 92), int(random.integers(0, 5))
+    left, top, right, bottom = ImageFont.truetype(str(font), 100).getbbox(digit)
+    scale = height / (bottom - top)
+    face = ImageFont.truetype(str(font), 100 * scale)
+    corner = (big / 2 - scale * (left + right) / 2, big / 2 - scale * (top + bottom) / 2)  # its ink in the centre
     canvas = Image.new("L", (big, big))
-    stroke = int(random.integers(0, 5))
-    ImageDraw.Draw(canvas).text((big / 2, big / 2), digit, fill=255, font=face, anchor="mm", stroke_width=stroke)
+    ImageDraw.Draw(canvas).text(corner, digit, fill=255, font=face, stroke_width=stroke)
     angle, shear = math.radians(random.uniform(-15, 15)), random.uniform(-0.25, 0.25)
     # output pixel -> input pixel: turn about the centre, then shear
     cos, sin = math.cos(angle), math.sin(angle)

@@ -11,7 +11,7 @@ Shapes: b images in a rank's batch, H = W = crop.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Literal
 
 import torch
@@ -66,7 +66,7 @@ class Loader:
         self.bad = BadFiles(stream.images, stream.bad_threshold)
         self._labels = torch.from_numpy(stream.images.labels).to(device)
 
-    def batches(self, start: int = 0) -> Iterator[Batch]:
+    def batches(self, start: int = 0) -> Generator[Batch, None, None]:
         """From step `start` on: without end in training, to the end of the list in evaluation.
 
         A file that can no longer be read is noted in `bad`, and in the `bad` of the next batch; training shows another

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
@@ -38,13 +39,14 @@ class Network(nn.Module):
         return features, self.classifier(features)
 
 
-def build_network(config: NetworkConfig, num_classes: int) -> Network:
-    """The network that the configuration names, with the weights that it names."""
+def build_network(config: NetworkConfig, num_classes: int, side: int = 224) -> Network:
+    """The network that the configuration names, with the weights that it names, for images of `side` pixels."""
     if config.name == "small":
         if config.weights == "imagenet":
             raise ValueError("network.name=small has no ImageNet weights: set network.weights=none, or give a file")
-        backbone: nn.Module = SmallResNet()
-        dim = SmallResNet.feature_dim
+        small = SmallResNet(side)
+        backbone: nn.Module = small
+        dim = small.feature_dim
     else:
         backbone, dim = _torchvision_backbone(config.name, imagenet=config.weights == "imagenet")
     if config.weights not in ("imagenet", "none"):
@@ -122,33 +124,29 @@ def load_backbone_weights(backbone: nn.Module, file: Path) -> None:
 # --- a small network for small images ------------------------------------------------------------
 
 
-class _Block(nn.Module):
-    """Two 3x3 convolutions with a shortcut; halves the side."""
-
-    def __init__(self, channels_in: int, channels: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride=2, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.shortcut = nn.Conv2d(channels_in, channels, 1, stride=2, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.bn1(self.conv1(x)).relu()
-        y = self.bn2(self.conv2(y))
-        return torch.relu(y + self.shortcut(x))
-
-
 class SmallResNet(nn.Module):
-    """A residual network for images of about 32 pixels: some 4 million multiplications an image."""
+    """A residual network for images of about 32 pixels: three stages of convolution, pooling and a residual branch.
 
-    feature_dim = 96
+    It has no batch-norm. On `digits` its running statistics, which are the source's, cost more than it gave:
+    source-only fell from 61 to 30 %, GeT from 95 to 89 %. The branches start at zero instead (as in SkipInit).
+    """
 
-    def __init__(self) -> None:
+    widths = (16, 32, 64)
+
+    def __init__(self, side: int) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
-        self.blocks = nn.Sequential(_Block(16, 24), _Block(24, 48), _Block(48, self.feature_dim))
+        inputs = (3, *self.widths)
+        pairs = list(zip(inputs, self.widths, strict=False))
+        self.stages = nn.ModuleList(nn.Conv2d(before, width, 3, padding=1) for before, width in pairs)
+        self.branches = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for width in self.widths)
+        self.scales = nn.Parameter(torch.zeros(len(self.widths)))
+        self.feature_dim = self.widths[-1] * (side // 2 ** len(self.widths)) ** 2
+        if not self.feature_dim:
+            raise ValueError(f"network.name=small needs images of at least 8 pixels, got data.crop={side}")
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.blocks(self.stem(x))
-        return y.mean((2, 3))
+        """(B, 3, side, side) -> (B, feature_dim)."""
+        for stage, branch, scale in zip(self.stages, self.branches, self.scales, strict=True):
+            x = F.max_pool2d(stage(x), 2).relu()
+            x = x + scale * branch(x).relu()
+        return x.flatten(1)

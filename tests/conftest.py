@@ -1,19 +1,16 @@
-"""What all tests share: a cache directory of their own, so that none sees or leaves anything in the user's."""
-
-from __future__ import annotations
+"""Set-up of all tests: what must be in the environment before torch and fastget are imported."""
 
 import os
-from collections.abc import Iterator
+import tempfile
+from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported: its kernels run on CPU tensors
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="fastget-tests-")  # the digits are made here, once
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-    yield
-    if before is None:
-        del os.environ["XDG_CACHE_HOME"]
-    else:
-        os.environ["XDG_CACHE_HOME"] = before
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are written under the current folder."""
+    monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -99,6 +100,11 @@ def write_domains(root: Path, domains: tuple[str, ...] = ("photo", "sketch"), pe
                 suffix = "png" if i % 3 == 0 else "jpg"
                 Image.fromarray(pixels(1000 * d + 100 * c + i)).save(folder / f"{i:03d}.{suffix}", quality=90)
     return root
+
+
+def this_fastget() -> dict[str, str]:
+    """The environment of a Python that imports the fastget under test, wherever it is started."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 def image_list(folder: Path, names: list[str]) -> ImageList:

@@ -24,7 +24,7 @@ from fastget.loaders import Loader, Stream
 from fastget.pack import estimate, pack, verify
 from fastget.packed import Cache, Format, Packed, Recipe, cache_folder, find_packed
 from fastget.sampling import EvalSampler, TrainSampler
-from tests.pictures import image_list, write_damage, write_domains
+from tests.pictures import image_list, this_fastget, write_damage, write_domains
 
 CPU = torch.device("cpu")
 RAW = Recipe("raw", 32)
@@ -181,7 +181,8 @@ pack(images, Path(sys.argv[2]), Recipe("raw", 32), shard_bytes=20_000, advance=a
 @pytest.mark.parametrize("after", [1, 6, 20, 36])
 def test_a_killed_packing_is_absent_and_goes_on(images: ImageList, tmp_path: Path, after: int) -> None:
     folder = tmp_path / "cache"
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(images.root), str(folder), str(after)], check=False)
+    command = [sys.executable, "-c", KILLED, str(images.root), str(folder), str(after)]
+    killed = subprocess.run(command, env=this_fastget(), check=False)
     assert killed.returncode == -signal.SIGKILL
     assert Cache.open(folder) is None
     done = len(list(folder.glob("shard-*.npz")))

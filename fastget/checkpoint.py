@@ -1,0 +1,108 @@
+"""Checkpoints: written whole or not at all, read back without running any code."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FORMAT = 1
+FINAL = "final.pt"
+
+
+class BadCheckpoint(ValueError):
+    """A checkpoint that cannot be used; the text says why."""
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """A temporary file beside it, fsync, rename: the name holds the old content or the new, never a part."""
+    making = file.with_name(f".{file.name}.part")
+    try:
+        with making.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(making, file)
+    except OSError:
+        making.unlink(missing_ok=True)
+        raise
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def save_checkpoint(file: Path, state: dict[str, Any]) -> None:
+    """Tensors and plain values only. OSError (a full disk, say) leaves what was there before."""
+    buffer = io.BytesIO()
+    torch.save({"fastget_format": FORMAT, **state}, buffer)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, buffer.getvalue())
+
+
+def load_checkpoint(file: Path) -> dict[str, Any]:
+    """The state in `file`; BadCheckpoint says what is wrong with it. No object of the file is ever run."""
+    if not file.is_file():
+        raise BadCheckpoint(f"no checkpoint {file}")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()  # torch itself does not compare the checksums
+        if damaged is not None:
+            raise BadCheckpoint(f"{file} is damaged: the checksum of {damaged} is wrong")
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (zipfile.BadZipFile, RuntimeError, EOFError) as error:
+        raise BadCheckpoint(f"{file} is damaged or no checkpoint: {_first_line(error)}") from error
+    except pickle.UnpicklingError as error:
+        raise BadCheckpoint(
+            f"{file} holds a pickled object, which could run code: it is not loaded ({_first_line(error)})"
+        ) from error
+    if not isinstance(state, dict) or state.get("fastget_format") != FORMAT:
+        raise BadCheckpoint(f"{file} is not a checkpoint of this version of fastget (format {FORMAT})")
+    return state
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+class CheckpointFolder:
+    """A run's checkpoints: step_NNNNNNNN.pt for the latest few steps, and final.pt."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+
+    def save(self, step: int, state: dict[str, Any]) -> Path:
+        file = self.folder / f"step_{step:08d}.pt"
+        save_checkpoint(file, state)
+        for old in self.steps()[self.keep :]:
+            old.unlink(missing_ok=True)
+        return file
+
+    def save_as(self, name: str, state: dict[str, Any]) -> Path:
+        """final.pt, or selected.pt."""
+        save_checkpoint(self.folder / name, state)
+        return self.folder / name
+
+    def steps(self) -> list[Path]:
+        """The step checkpoints, newest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted((f for f in self.folder.iterdir() if re.fullmatch(r"step_\d{8}\.pt", f.name)), reverse=True)
+
+    def newest_intact(self, report: Callable[[str], None]) -> dict[str, Any] | None:
+        """The newest checkpoint that can be read, final.pt first; a damaged one is reported and passed over."""
+        final = self.folder / FINAL
+        for file in [final, *self.steps()] if final.exists() else self.steps():
+            try:
+                return load_checkpoint(file)
+            except BadCheckpoint as error:
+                report(f"{error}; trying the one before it")
+        return None

@@ -1,0 +1,277 @@
+"""One seed's run: its network, GeT, optimizer and streams, and a step of training (METHOD.md, Eq. (11)).
+
+Nothing in a step waits for the device: losses are summed there, and the loop reads them at log intervals.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Generator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fastget.config import Config
+from fastget.evaluation import Evaluation, assess, evaluate, infer
+from fastget.get import GeT
+from fastget.lists import ImageList
+from fastget.loaders import Batch, Loader, Stream
+from fastget.model import Adaptation, Losses
+from fastget.network import build_network
+from fastget.optim import build_optimizer, set_lr
+from fastget.precision import choose_precision
+from fastget.profiling import phase
+from fastget.ranks import Ranks
+from fastget.sampling import EvalSampler, TrainSampler
+
+EVAL_BATCH = 256
+# settings that the trajectory does not depend on: they may differ when a run goes on
+FREE = {
+    "data.root", "data.workers", "train.out", "train.resume", "train.device", "train.tensorboard", "train.profile",
+    "train.keep_checkpoints", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.select",
+}  # fmt: skip
+
+# batch-norm statistics stay each rank's own, GeT's memory is the same on all; the option has two names
+_NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+_WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
+
+
+class RunFailed(RuntimeError):
+    """A run that had to stop; the text says at which step, why, and what to try."""
+
+
+class Engine:
+    """Everything that one seed's run consists of."""
+
+    def __init__(
+        self,
+        config: Config,
+        seed: int,
+        source: ImageList,
+        target: ImageList,
+        device: torch.device,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.config, self.seed, self.device, self.ranks = config, seed, device, ranks or Ranks()
+        self.target = target
+        self.dtype = choose_precision(config.train.precision, device, config.train.force_precision)
+        torch.manual_seed(seed)
+        self._build_model(len(source.classes))
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
+        self.source_loader = self._train_loader(source, "source")
+        self.target_loader = self._train_loader(target, "target")
+        self.eval_loader = self._eval_loader(target)
+        self._plan()
+        self.step = 0  # steps done
+        self.before_metrics: dict[str, Any] | None = None  # of the model at the end of the warm-up, once it is reached
+        self.totals: dict[str, Tensor] = {}  # losses since the last log, on the device
+        self.counted = 0  # steps in them
+
+    # --- parts --------------------------------------------------------------------------------
+
+    def _build_model(self, num_classes: int) -> None:
+        config, device = self.config, self.device
+        network = build_network(config.network, num_classes, config.data.crop)
+        model = Adaptation(network, self._build_get(num_classes), config.optim.label_smoothing)
+        if config.train.sync_batchnorm and self.ranks.world > 1:
+            if device.type != "cuda":
+                raise ValueError("train.sync_batchnorm needs CUDA devices: torch cannot synchronise batch-norm on CPUs")
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        self.model: Adaptation = model.to(device)
+        self.network, self.get = self.model.network, self.model.get
+        if device.type == "cuda":
+            self.network.to(memory_format=torch.channels_last)
+        if config.train.compile:
+            self.network.compile()
+        backbone = list(self.network.backbone.parameters())
+        ids = {id(p) for p in backbone}
+        heads = [p for p in self.model.parameters() if id(p) not in ids]
+        self.optimizer = build_optimizer(config.optim, backbone, heads, device)
+        self.step_model: nn.Module = self.model
+        if self.ranks.world > 1:
+            devices = [device.index] if device.type == "cuda" else None
+            self.step_model = DistributedDataParallel(self.model, devices, **_WITHOUT_BUFFERS)
+
+    def _build_get(self, num_classes: int) -> GeT | None:
+        if self.config.method.name == "source-only":
+            return None
+        get = self.config.get
+        return GeT(
+            num_classes,
+            self.config.network.bottleneck_dim,
+            tau=get.tau,
+            gamma_mu=get.gamma_mu,
+            gamma_pi=get.gamma_pi,
+            gamma_Q=get.gamma_Q,
+            prior_estimate=get.prior_estimate,
+            prior_shrinkage=get.prior_shrinkage,
+            prototype_labels=get.prototype_labels,
+            kl_g=get.kl_g,
+            kl_f=get.kl_f,
+            mix=get.mix,
+            backend=get.backend,
+            check_now=False,
+        )
+
+    def _train_loader(self, images: ImageList, stream: str) -> Loader:
+        data = self.config.data
+        sampler = TrainSampler(
+            len(images),
+            self.config.train.batch_size,
+            seed=self.seed,
+            stream=stream,
+            margin=data.resize - data.crop,
+            flip=data.flip,
+            rank=self.ranks.rank,
+            world=self.ranks.world,
+        )
+        return Loader(Stream(images, sampler, data.resize, data.crop), self.device, data.loader, data.workers)
+
+    def _eval_loader(self, images: ImageList) -> Loader:
+        data, ranks = self.config.data, self.ranks
+        margin = data.resize - data.crop
+        sampler = EvalSampler(len(images), EVAL_BATCH, margin=margin, rank=ranks.rank, world=ranks.world)
+        return Loader(Stream(images, sampler, data.resize, data.crop), self.device, data.loader, data.workers)
+
+    def _plan(self) -> None:
+        """The run's length and intervals in steps."""
+        train = self.config.train
+        samplers = (self.source_loader.stream.sampler, self.target_loader.stream.sampler)
+        self.epoch_steps = max(s.steps_per_epoch for s in samplers if isinstance(s, TrainSampler))
+        self.max_steps = train.max_steps or train.epochs * self.epoch_steps
+        self.warmup_steps = round(0.3 * self.max_steps) if train.warmup_steps is None else train.warmup_steps
+        self.eval_every = train.eval_every or max(1, self.max_steps // 10)
+        self.checkpoint_every = train.checkpoint_every or self.eval_every
+        if self.get is not None and self.warmup_steps >= self.max_steps:
+            raise ValueError(
+                f"train.warmup_steps ({self.warmup_steps}) leaves no step for GeT out of {self.max_steps}: "
+                "lower it, or raise train.max_steps"
+            )
+
+    # --- a step -------------------------------------------------------------------------------
+
+    def batches(self) -> Generator[tuple[Batch, Batch | None], None, None]:
+        """Pairs of batches from the current step on; no target in the warm-up, nor for source-only."""
+        first = self.warmup_steps if self.get is not None else self.max_steps
+        source = self.source_loader.batches(self.step)
+        target = self.target_loader.batches(max(self.step, first)) if self.get is not None else None
+        try:
+            for step in range(self.step, self.max_steps):
+                yield next(source), next(target) if target is not None and step >= first else None
+        finally:
+            source.close()
+            if target is not None:
+                target.close()
+
+    def train_step(self, source: Batch, target: Batch | None) -> None:
+        """E, C and M, then the memory's update from the same features."""
+        if self.get is not None and target is not None:
+            if self.before_metrics is None:
+                self._start_memory(self.get)
+            if self.step % self.epoch_steps == 0:
+                self.get.start_epoch()
+        set_lr(self.optimizer, self.step, self.max_steps)
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            images = target.images if target is not None else None
+            losses: Losses = self.step_model(source.images, source.labels, images, self._weight())
+        with phase("backward"):
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(self.scaler.scale(losses.loss))
+        with phase("optimizer"):
+            overflow = self._optimizer_step()
+        if self.get is not None and losses.out is not None and losses.features is not None:
+            with phase("memory"):
+                self.get.update(losses.features, losses.out, skip=overflow)
+        self._accumulate(losses)
+        self.step += 1
+
+    def _optimizer_step(self) -> Tensor | None:
+        """The optimizer's step, unless a float16 gradient overflowed: then the flag, left on the device, is not 0."""
+        if not self.scaler.is_enabled():
+            self.optimizer.step()
+            return None
+        self.scaler.unscale_(self.optimizer)
+        # torch has no public way to this flag that does not wait for the device
+        found = self.scaler._found_inf_per_device(self.optimizer)
+        overflow = torch.stack([flag.to(self.device) for flag in found.values()]).sum()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return overflow
+
+    def _start_memory(self, get: GeT) -> None:
+        """One pass over the target sets mu to the mean feature of the images predicted as each class."""
+        with phase("evaluation"):
+            features, logits, labels = infer(self.network, self.eval_loader, keep_features=True)
+            chunks = logits.argmax(1).split([len(f) for f in features])  # type: ignore[no-untyped-call]
+            get.initialise(features, chunks, self.network.classifier.weight)
+            get.start_epoch()
+            self.before_metrics = {"step": self.step, **assess(logits, labels, self.ranks).metrics()}
+
+    def _weight(self) -> float:
+        """w(t)."""
+        method = self.config.method
+        return method.weight * (self.step / self.max_steps if method.ramp == "linear" else 1)
+
+    def _accumulate(self, losses: Losses) -> None:
+        for name, value in losses.parts().items():
+            self.totals[name] = self.totals[name] + value if name in self.totals else value
+        self.counted += 1
+
+    def read_means(self) -> dict[str, float]:
+        """The mean losses since the last call, over all ranks. Waits for the device."""
+        means = {name: float(self.ranks.mean(total)) / self.counted for name, total in self.totals.items()}
+        self.totals, self.counted = {}, 0
+        return means
+
+    def evaluate(self) -> Evaluation:
+        """The current model on the target."""
+        with phase("evaluation"):
+            return evaluate(self.network, self.eval_loader, self.ranks)
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All that the trajectory depends on, and what a reader of the checkpoint needs. Every rank calls it."""
+        return {
+            "step": self.step,
+            "seed": self.seed,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "before": self.before_metrics,
+            "totals": {name: self.ranks.mean(total) for name, total in self.totals.items()},
+            "counted": self.counted,
+            "rng": torch.get_rng_state(),
+            "config": self.config.to_dict(),
+            "classes": list(self.target.classes),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint's state; ValueError says what does not fit."""
+        self._refuse_another_run(state)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.step, self.before_metrics, self.counted = state["step"], state["before"], state["counted"]
+        self.totals = {name: total.to(self.device) for name, total in state["totals"].items()}
+        torch.set_rng_state(state["rng"])
+
+    def _refuse_another_run(self, state: dict[str, Any]) -> None:
+        classes = list(self.target.classes)
+        if state["classes"] != classes:
+            raise ValueError(
+                f"the checkpoint is of another data set: it knows {len(state['classes'])} classes, "
+                f"this one has {len(classes)} or names them otherwise. Choose another --out"
+            )
+        mine = self.config.to_dict()
+        differing = [
+            f"{section}.{name} ({theirs!r} there, {mine[section].get(name)!r} here)"
+            for section, fields in state["config"].items()
+            for name, theirs in fields.items()
+            if f"{section}.{name}" not in FREE and mine[section].get(name) != theirs and name != "seeds"
+        ]
+        if differing or state["seed"] != self.seed:
+            what = "; ".join(differing) or f"seed ({state['seed']} there, {self.seed} here)"
+            raise ValueError(f"the checkpoint is of a run with other settings: {what}. Choose another --out")

@@ -1,0 +1,184 @@
+"""`fastget train` as one call: every seed's run, the source-only model beside GeT's, and their summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from fastget.checkpoint import FINAL
+from fastget.config import Config, make_config
+from fastget.data import load_domains
+from fastget.display import Display, results_table
+from fastget.engine import Engine
+from fastget.evaluation import Evaluation
+from fastget.lists import ImageList
+from fastget.loop import Loop
+from fastget.profiling import profiling
+from fastget.ranks import Ranks, joined
+from fastget.runs import RunFolder, choose_folder, write_json
+from fastget.tensorboard import Board
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Where the run was saved, and its summary (the content of summary.json)."""
+
+    folder: Path
+    summary: dict[str, Any]
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto`: the current CUDA device if there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"train.device must be cpu, cuda, cuda:N or auto, got {name!r}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"train.device={name}, but torch sees no CUDA device: use train.device=cpu, or see `fastget doctor`"
+        )
+    return device
+
+
+def train(config: Config | None = None, *, console: Console | None = None, quiet: bool = False) -> Result:
+    """Train as configured (no configuration: GeT on `digits`); the same as the command `fastget train`.
+
+    With several seeds: a folder a seed, and a summary over them with mean and std. Under torchrun every rank calls it,
+    and rank 0 alone writes and prints.
+    """
+    config = config or make_config()
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
+    with joined(choose_device(config.train.device)) as (ranks, device):
+        quiet = quiet or not ranks.main
+        console = console if console is not None and ranks.main else Console(quiet=quiet)
+        source, target = load_domains(config.data)
+        folder = Path(ranks.gather(str(choose_folder(config)) if ranks.main else None)[0])
+        seeds = config.train.seeds
+        summaries = []
+        for seed in seeds:
+            place = folder if len(seeds) == 1 else folder / f"seed-{seed}"
+            one = dataclasses.replace(config, train=dataclasses.replace(config.train, seeds=(seed,)))
+            summaries.append(_run_seed(Job(one, seed, source, target, device, ranks, place), console, quiet))
+        summary = summaries[0]
+        if len(seeds) > 1:
+            summary = over_seeds(summaries)
+            if ranks.main:
+                write_json(folder / "summary.json", summary)
+        if not quiet:
+            _print_end(console, summary, folder)
+    return Result(folder, summary)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One seed's run."""
+
+    config: Config
+    seed: int
+    source: ImageList
+    target: ImageList
+    device: torch.device
+    ranks: Ranks
+    folder: Path
+
+
+def _run_seed(job: Job, console: Console, quiet: bool) -> dict[str, Any]:
+    config, ranks = job.config, job.ranks
+    run = RunFolder(job.folder, config.train.keep_checkpoints)
+    resume = config.train.resume == "auto"
+    done = ranks.gather(run.summary if resume and ranks.main else None)[0]
+    if done is not None:
+        console.print(f"{job.folder}: already done", highlight=False)
+        return dict(done)
+    engine = Engine(config, job.seed, job.source, job.target, job.device, ranks)
+    with Display(f"{config.method.name}, seed {job.seed}", engine.max_steps, console, quiet) as display:
+        state = run.checkpoints.newest_intact(display.warn) if resume else None
+        if state is not None:
+            engine.load(state)
+            console.print(f"going on from step {engine.step} of {job.folder}", highlight=False)
+        if ranks.main:
+            run.start(config, job.device, engine.step)
+        ranks.barrier()
+        board = Board(job.folder, config.train.tensorboard and ranks.main, engine.step)
+        with profiling(job.folder / "trace.json", job.device) if config.train.profile else nullcontext() as profile:
+            loop = Loop(engine, run, display, board, profile)
+            loop.best = state.get("best") if state is not None else None
+            try:
+                final = loop.fit()
+            finally:
+                board.close()
+        if profile is not None and ranks.main:
+            profile.report(console)
+        final_state = engine.state()
+        summary = summarise(engine, job, final)
+        if ranks.main:
+            run.checkpoints.save_as(FINAL, final_state)
+            run.finish(summary, job.target, final)
+        ranks.barrier()
+    return summary
+
+
+def summarise(engine: Engine, job: Job, final: Evaluation) -> dict[str, Any]:
+    """summary.json of one seed: the final model, never a selected one; target labels serve these figures only."""
+    config, source, target = engine.config, job.source, job.target
+    return {
+        "method": config.method.name,
+        "data": config.data.name,
+        "setting": config.data.setting,
+        "source": source.name,
+        "target": target.name,
+        "seed": engine.seed,
+        "steps": engine.step,
+        "images": {"source": len(source), "target": len(target)},
+        **final.metrics(),
+        "label_free": final.label_free,
+        "source_only": engine.before_metrics,  # the model at the end of the warm-up, before it adapts
+        "per_class_accuracy": dict(zip(target.classes, final.per_class, strict=True)),
+    }
+
+
+def over_seeds(summaries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation (of the sample) over seeds."""
+    first = summaries[0]
+    shared = {key: first[key] for key in ("method", "data", "setting", "source", "target", "steps", "images")}
+    over: dict[str, Any] = {**shared, "seeds": [s["seed"] for s in summaries]}
+    for field in ("accuracy", "mean_class_accuracy"):
+        values = [s[field] for s in summaries]
+        if None in values:
+            over[field] = over[f"{field}_std"] = None
+            continue
+        over[field], over[f"{field}_std"] = statistics.fmean(values), statistics.stdev(values)
+        over[f"{field}_per_seed"] = values
+    if first["source_only"] is not None:
+        before = [s["source_only"] for s in summaries]
+        fields = ("accuracy", "mean_class_accuracy")
+        over["source_only"] = {field: _mean([b[field] for b in before]) for field in fields}
+    names = first["per_class_accuracy"]
+    over["per_class_accuracy"] = {
+        name: None if names[name] is None else statistics.fmean(s["per_class_accuracy"][name] for s in summaries)
+        for name in names
+    }
+    return over
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _print_end(console: Console, summary: dict[str, Any], folder: Path) -> None:
+    title = f"{summary['source']} -> {summary['target']}, final model on {summary['images']['target']:,} target images"
+    rows = [(summary["method"], summary)]
+    if summary.get("source_only"):
+        rows.insert(0, ("source-only (end of the warm-up)", summary["source_only"]))
+    console.print(results_table(title, rows))
+    console.print(f"saved in {folder}", highlight=False)
