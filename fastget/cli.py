@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fastget import eval_cli, export_cli, predict_cli
 from fastget.config import Config, describe_type, make_config, walk
 from fastget.engine import RunFailed
 from fastget.get import RECIPES
@@ -62,6 +63,10 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_demo(commands)
+    for name, module in (("predict", predict_cli), ("eval", eval_cli), ("export", export_cli)):
+        command = commands.add_parser(name, help=module.HELP)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
     doctor = commands.add_parser("doctor", help="what this machine has, and what fastget will use")
     doctor.set_defaults(run=_run_doctor)
     return parser
