@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser)
     for option in OPTIONS:
         field, text = SHORTHANDS[option]
-        metavar = option.strip("-").replace("-", "_").upper()
-        parser.add_argument(option, dest=field, metavar=metavar, help=f"{text.split(' (default)')[0]} (the run's own)")
+        text = f"{text.replace(' (default)', '')}; default: the run's own"
+        parser.add_argument(option, dest=field, metavar=option.strip("-").replace("-", "_").upper(), help=text)
     parser.add_argument(
         "--set",
         action="append",

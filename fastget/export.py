@@ -74,7 +74,7 @@ def export(predictor: Predictor, out: str | Path, format: Format | None = None) 
             )
         os.replace(making, out)
     except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror}; choose another place by --out") from error
+        raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
     finally:
         making.unlink(missing_ok=True)
     return difference

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
     try:
         with _output(args.out) as stream:
-            bad = _write(stream, _progress(rows, len(files), console), top_k)
+            bad = _write(stream, _progress(rows, len(files), console, stream.isatty()), top_k)
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -163,21 +163,22 @@ def _output(out: Path | None) -> Iterator[TextIO]:
     try:
         stream = making.open("w", encoding="utf-8", errors="surrogateescape", newline="")
     except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror}; choose another place by --out") from error
+        raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
     try:
         with stream:
             yield stream
         os.replace(making, out)
     except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror}; choose another place by --out") from error
+        raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
     finally:
         making.unlink(missing_ok=True)
 
 
-def _progress(rows: Iterator[Row], total: int, console: Console) -> Iterator[Row]:
-    """The rows, counted on standard error where that is a terminal."""
+def _progress(rows: Iterator[Row], total: int, console: Console, shown: bool) -> Iterator[Row]:
+    """The rows, counted on standard error where that is a terminal, unless the rows themselves are shown there."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    hidden = not console.is_terminal or shown
+    with Progress(*columns, console=console, disable=hidden, transient=True, redirect_stdout=False) as progress:
         task = progress.add_task("predict", total=total)
         for row in rows:
             yield row
