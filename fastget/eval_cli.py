@@ -24,25 +24,28 @@ from fastget.sampling import EvalSampler
 from fastget.text import and_more
 
 HELP = "accuracy of a trained network on a labelled domain, by default the run's own target"
-OPTIONS = ("--data", "--root", "--source", "--target", "--bad-images")  # those of `fastget train`
+OPTIONS = {  # as in `fastget train`: option -> (field, help)
+    "--data": ("data.name", "data set: digits, folder, lists ..."),
+    "--root": ("data.root", "folder that the images lie in"),
+    "--source": ("data.source", "domain that tells the classes: a folder's name, or a list file"),
+    "--target": ("data.target", "domain to evaluate: a folder's name, or a list file"),
+    "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
+}
 OF_THE_NETWORK = ("resize", "crop")  # fields of the data section that the checkpoint fixes
 OF_THE_MACHINE = ("loader", "workers", "bad_images")  # those that do not depend on which images they are
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `fastget eval`."""
-    from fastget.cli import SHORTHANDS
-
     parser.description = (
         "Accuracy, mean class accuracy and per-class accuracy of a run's network. Without options: on the run's own "
         "target. Images are found as `fastget train` finds them, the classes being the source's; for a domain by "
         "itself, give it as --source and as --target. Labels are used for these figures only."
     )
     add_checkpoint(parser)
-    for option in OPTIONS:
-        field, text = SHORTHANDS[option]
-        text = f"{text.replace(' (default)', '')}; default: the run's own"
-        parser.add_argument(option, dest=field, metavar=option.strip("-").replace("-", "_").upper(), help=text)
+    for option, (field, text) in OPTIONS.items():
+        name = option.strip("-").replace("-", "_").upper()
+        parser.add_argument(option, dest=field, metavar=name, help=f"{text}; default: the run's own")
     parser.add_argument(
         "--set",
         action="append",
@@ -57,11 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0. ValueError is for wrong usage, and for a domain that does not fit the checkpoint."""
-    from fastget.cli import settings_of
-
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}")
-    settings = settings_of(args)
+    settings = _settings(args)
     predictor = open_predictor(args.checkpoint, args.device)
     data = data_config(predictor, settings)
     images = find_domain(data, args.domain)
@@ -86,6 +87,17 @@ def evaluate_domain(predictor: Predictor, images: ImageList, data: DataConfig, b
 
 
 # --- which images --------------------------------------------------------------------------------
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields that the command line gives, --set last."""
+    given = {field: value for field, _ in OPTIONS.values() if (value := getattr(args, field)) is not None}
+    for pair in (pair for group in args.set for pair in group):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes data.field=value, got {pair!r}")
+        given[key.strip()] = value.strip()
+    return given
 
 
 def data_config(predictor: Predictor, settings: Mapping[str, Any]) -> DataConfig:

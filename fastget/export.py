@@ -152,9 +152,12 @@ def _to_onnx(predictor: Predictor) -> bytes:
 
 
 def _failed(what: str, predictor: Predictor, error: Exception) -> ExportFailed:
-    first = next(iter(str(error).splitlines()), type(error).__name__)
     name = predictor.config["network"].get("name")
-    return ExportFailed(f"{what} cannot export network.name={name}: {first}. Try the other --format")
+    return ExportFailed(f"{what} cannot export network.name={name}: {_first_line(error)}. Try the other --format")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 # --- reading and comparing -----------------------------------------------------------------------
@@ -181,7 +184,10 @@ def compare(predictor: Predictor, exported: Callable[[Tensor], Tensor]) -> tuple
         size = (count, predictor.crop, predictor.crop, 3)
         levels = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
         _, expected = predictor.network(normalise(levels))
-        got = exported((levels.float() / 255).permute(0, 3, 1, 2).contiguous())
+        try:
+            got = exported((levels.float() / 255).permute(0, 3, 1, 2).contiguous())
+        except EXPORT_ERRORS as error:
+            raise ExportFailed(f"the exported network fails on a batch of {count}: {_first_line(error)}") from error
         if got.shape != expected.shape:
             raise ExportFailed(f"expected logits of shape {tuple(expected.shape)}, got {tuple(got.shape)}")
         differences.append(float((got - expected).abs().max()))

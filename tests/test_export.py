@@ -116,6 +116,12 @@ def test_a_network_that_cannot_be_traced(predictor: Predictor, monkeypatch: pyte
         export(predictor, "m.pt2")
 
 
+def test_a_batch_size_that_fails(predictor: Predictor) -> None:
+    fixed = torch.export.export(Deployed(predictor.network), (torch.zeros(1, 3, 28, 28),)).module()
+    with pytest.raises(ExportFailed, match=r"fails on a batch of 2: .*Guard failed"):
+        compare(predictor, lambda images: fixed(images))
+
+
 def test_compare_sees_nan_and_shapes(predictor: Predictor) -> None:
     difference, largest = compare(predictor, lambda images: torch.full((len(images), 10), float("nan")))
     assert not difference <= largest
