@@ -86,9 +86,10 @@ class CheckpointFolder:
             old.unlink(missing_ok=True)
         return file
 
-    def save_final(self, state: dict[str, Any]) -> Path:
-        save_checkpoint(self.folder / FINAL, state)
-        return self.folder / FINAL
+    def save_as(self, name: str, state: dict[str, Any]) -> Path:
+        """final.pt, or selected.pt."""
+        save_checkpoint(self.folder / name, state)
+        return self.folder / name
 
     def steps(self) -> list[Path]:
         """The step checkpoints, newest first."""

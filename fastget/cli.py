@@ -1,4 +1,5 @@
-"""The command line. Exit codes: 0 done, 1 the job found something wrong, 2 wrong usage or bad input."""
+"""The command line. Exit codes: 0 done, 1 the job found something wrong, 2 wrong usage or bad input;
+128 + n when signal n stopped a run, which is saved and can go on."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
-from fastget import eval_cli, export_cli, predict_cli
+from fastget import eval_cli, export_cli, predict_cli, selftest
 from fastget.config import Config, describe_type, make_config, walk
 from fastget.engine import RunFailed
 from fastget.get import RECIPES
+from fastget.loop import Interrupted
 
 SHORTHANDS = {  # option -> (field, help)
     "--data": ("data.name", "digits (default), folder or lists"),
@@ -24,6 +26,10 @@ SHORTHANDS = {  # option -> (field, help)
     "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
     "--method": ("method.name", "get (default), or the baseline source-only"),
     "--seeds": ("train.seeds", "one run for each, e.g. 0,1,2"),
+    "--select": (
+        "train.select",
+        "also keep the best checkpoint by a label-free criterion (see train.select)",
+    ),
     "--out": ("train.out", "the run's folder; default: a new one under runs/"),
 }
 
@@ -38,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error), 2)
     except RunFailed as error:
         return _complain(str(error), 1)
+    except Interrupted as stop:
+        return _complain(str(stop), 128 + stop.number)
     except KeyboardInterrupt:
         return _complain("interrupted", 130)
     return code
@@ -67,6 +75,9 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=module.HELP)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
+    tests = commands.add_parser("selftest", help="prove on this machine that what was verified elsewhere holds here")
+    selftest.add_arguments(tests)
+    tests.set_defaults(run=selftest.run)
     doctor = commands.add_parser("doctor", help="what this machine has, and what fastget will use")
     doctor.set_defaults(run=_run_doctor)
     return parser
@@ -92,6 +103,9 @@ def _add_train(commands: Any) -> None:
         "--resume", nargs="?", const="auto", dest="train.resume", metavar="auto",
         help="go on from the newest intact checkpoint in --out",
     )  # fmt: skip
+    train.add_argument(
+        "--profile", action="store_const", const=True, dest="train.profile", help="print where a step's time goes"
+    )
     train.add_argument(
         "--set", action="append", nargs="+", default=[], metavar="section.field=value", help="any field listed below"
     )

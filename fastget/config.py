@@ -18,6 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from fastget.get import RECIPES, Backend, PriorEstimate, PrototypeLabels
+from fastget.precision import Precision
 
 
 def opt(default: Any, help: str, *, ge: float | None = None, gt: float | None = None, le: float | None = None) -> Any:
@@ -97,6 +98,9 @@ class OptimConfig:
     momentum: float = opt(0.9, "momentum", ge=0, le=1)
     nesterov: bool = opt(True, "Nesterov's momentum")
     weight_decay: float = opt(1e-3, "weight decay", ge=0)
+    impl: Literal["auto", "fused", "plain", "apex"] = opt(
+        "auto", "who computes it: torch's fused SGD (auto, where there is one), plain, or NVIDIA's apex"
+    )
     label_smoothing: float = opt(0.1, "label smoothing of the source's cross-entropy", ge=0, le=1)
 
 
@@ -116,7 +120,17 @@ class TrainConfig:
     checkpoint_every: int | None = opt(None, "steps between checkpoints; default: as eval_every", ge=1)
     keep_checkpoints: int = opt(2, "how many of the latest step checkpoints to keep", ge=1)
     sync_batchnorm: bool = opt(False, "batch-norm statistics over all ranks")
+    select: Literal["none", "entropy", "mutual_information", "neighbourhood_density"] = opt(
+        "none", "also keep the checkpoint that is best by this, which needs no target labels, as selected.pt"
+    )
     device: str = opt("auto", "cpu, cuda, cuda:1 ..., or auto")
+    precision: Precision = opt(
+        "auto", "number type of the network; auto: bfloat16 or float16 on a GPU, float32 on a CPU"
+    )
+    force_precision: bool = opt(False, "use that type even where it is slow")
+    compile: bool = opt(False, "torch.compile the network")
+    tensorboard: bool = opt(True, "write TensorBoard events beside metrics.jsonl")
+    profile: bool = opt(False, "print where the time of a step goes, and write a Chrome trace")
     threads: int = opt(0, "CPU threads of torch; 0: torch's own choice. The same number gives the same bits", ge=0)
 
 
@@ -165,7 +179,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "network.name": "small",
         "network.weights": "none",
         "optim.backbone_lr_scale": 1.0,
-        "optim.lr": 0.05,
+        "optim.lr": 0.03,
         "train.batch_size": 64,
         "train.max_steps": 500,
         "train.threads": 1,  # so small a network gains nothing from more

@@ -53,9 +53,9 @@ def digits_root(root: str | Path | None = None) -> Path:
         _write_fonts(making)
         _write_handwritten(making)
         making.chmod(0o755)
-        if folder.exists():
-            folder.rmdir()
         try:
+            if folder.exists():
+                folder.rmdir()  # it is empty, or another process has just filled it
             os.replace(making, folder)  # whole, or not at all
         except OSError:
             if not (folder / "handwritten.txt").is_file():  # else another process was first, with the same images

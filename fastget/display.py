@@ -50,7 +50,8 @@ class Display:
         words = [f"loss {losses['loss']:.3f}"]
         if "loss_target" in losses:
             words.append(f"(source {losses['loss_source']:.3f}, g {losses['loss_g']:.3f}, f {losses['loss_f']:.3f})")
-        words.append(f"{speed['images_per_second']:,.0f} img/s, waiting {100 * speed['data_wait']:.0f} %")
+        words.append(f"lr {speed['lr']:.2g}, {speed['images_per_second']:,.0f} img/s")
+        words.append(f"(data {100 * speed['data_wait']:.0f} %), {speed['memory_mib'] / 1024:.1f} GiB")
         self.progress.update(self.task, completed=step, figures=" ".join(words))
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:

@@ -1,30 +1,41 @@
-"""The training loop: warm-up on the source, the pass that starts the memory, then GeT's steps (METHOD.md).
+"""One seed's run: its network, GeT, optimizer and streams, and a step of training (METHOD.md, Eq. (11)).
 
-Nothing in a step waits for the device: losses are summed there and read at log intervals.
+Nothing in a step waits for the device: losses are summed there, and the loop reads them at log intervals.
 """
 
 from __future__ import annotations
 
-import math
-import time
+import inspect
 from collections.abc import Generator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fastget.config import Config
-from fastget.display import Display
-from fastget.evaluation import Evaluation, evaluate, infer, score
+from fastget.evaluation import Evaluation, assess, evaluate, infer
 from fastget.get import GeT
 from fastget.lists import ImageList
 from fastget.loaders import Batch, Loader, Stream
 from fastget.model import Adaptation, Losses
 from fastget.network import build_network
-from fastget.runs import RunFolder
+from fastget.optim import build_optimizer, set_lr
+from fastget.precision import choose_precision
+from fastget.profiling import phase
+from fastget.ranks import Ranks
 from fastget.sampling import EvalSampler, TrainSampler
 
 EVAL_BATCH = 256
+# settings that the trajectory does not depend on: they may differ when a run goes on
+FREE = {
+    "data.root", "data.workers", "train.out", "train.resume", "train.device", "train.tensorboard", "train.profile",
+    "train.keep_checkpoints", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.select",
+}  # fmt: skip
+
+# batch-norm statistics stay each rank's own, GeT's memory is the same on all; the option has two names
+_NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+_WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
 
 
 class RunFailed(RuntimeError):
@@ -34,36 +45,54 @@ class RunFailed(RuntimeError):
 class Engine:
     """Everything that one seed's run consists of."""
 
-    def __init__(self, config: Config, seed: int, source: ImageList, target: ImageList, device: torch.device) -> None:
-        self.config, self.seed, self.device = config, seed, device
+    def __init__(
+        self,
+        config: Config,
+        seed: int,
+        source: ImageList,
+        target: ImageList,
+        device: torch.device,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.config, self.seed, self.device, self.ranks = config, seed, device, ranks or Ranks()
         self.target = target
+        self.dtype = choose_precision(config.train.precision, device, config.train.force_precision)
         torch.manual_seed(seed)
-        network = build_network(config.network, len(source.classes), config.data.crop)
-        self.model = Adaptation(network, self._build_get(len(source.classes)), config.optim.label_smoothing).to(device)
-        self.network, self.get = self.model.network, self.model.get
-        self.optimizer = self._build_optimizer()
+        self._build_model(len(source.classes))
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
         self.source_loader = self._train_loader(source, "source")
         self.target_loader = self._train_loader(target, "target")
         self.eval_loader = self._eval_loader(target)
-
-        samplers = (self.source_loader.stream.sampler, self.target_loader.stream.sampler)
-        self.epoch_steps = max(s.steps_per_epoch for s in samplers if isinstance(s, TrainSampler))
-        train = config.train
-        self.max_steps = train.max_steps or train.epochs * self.epoch_steps
-        self.warmup_steps = round(0.3 * self.max_steps) if train.warmup_steps is None else train.warmup_steps
-        self.eval_every = train.eval_every or max(1, self.max_steps // 10)
-        self.checkpoint_every = train.checkpoint_every or self.eval_every
-        if self.get is not None and self.warmup_steps >= self.max_steps:
-            raise ValueError(
-                f"train.warmup_steps ({self.warmup_steps}) leaves no step for GeT out of {self.max_steps}: "
-                "lower it, or raise train.max_steps"
-            )
+        self._plan()
         self.step = 0  # steps done
-        self.before: dict[str, Any] | None = None  # the source-only model at the end of the warm-up, once it is reached
+        self.before_metrics: dict[str, Any] | None = None  # of the model at the end of the warm-up, once it is reached
         self.totals: dict[str, Tensor] = {}  # losses since the last log, on the device
         self.counted = 0  # steps in them
 
     # --- parts --------------------------------------------------------------------------------
+
+    def _build_model(self, num_classes: int) -> None:
+        config, device = self.config, self.device
+        network = build_network(config.network, num_classes, config.data.crop)
+        model = Adaptation(network, self._build_get(num_classes), config.optim.label_smoothing)
+        if config.train.sync_batchnorm and self.ranks.world > 1:
+            if device.type != "cuda":
+                raise ValueError("train.sync_batchnorm needs CUDA devices: torch cannot synchronise batch-norm on CPUs")
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        self.model: Adaptation = model.to(device)
+        self.network, self.get = self.model.network, self.model.get
+        if device.type == "cuda":
+            self.network.to(memory_format=torch.channels_last)
+        if config.train.compile:
+            self.network.compile()
+        backbone = list(self.network.backbone.parameters())
+        ids = {id(p) for p in backbone}
+        heads = [p for p in self.model.parameters() if id(p) not in ids]
+        self.optimizer = build_optimizer(config.optim, backbone, heads, device)
+        self.step_model: nn.Module = self.model
+        if self.ranks.world > 1:
+            devices = [device.index] if device.type == "cuda" else None
+            self.step_model = DistributedDataParallel(self.model, devices, **_WITHOUT_BUFFERS)
 
     def _build_get(self, num_classes: int) -> GeT | None:
         if self.config.method.name == "source-only":
@@ -83,19 +112,7 @@ class Engine:
             kl_f=get.kl_f,
             mix=get.mix,
             backend=get.backend,
-        )
-
-    def _build_optimizer(self) -> torch.optim.Optimizer:
-        optim = self.config.optim
-        backbone = list(self.network.backbone.parameters())
-        ids = {id(p) for p in backbone}
-        heads = [p for p in self.model.parameters() if id(p) not in ids]
-        groups = [
-            {"params": backbone, "base_lr": optim.lr * optim.backbone_lr_scale},
-            {"params": heads, "base_lr": optim.lr},
-        ]
-        return torch.optim.SGD(
-            groups, lr=optim.lr, momentum=optim.momentum, nesterov=optim.nesterov, weight_decay=optim.weight_decay
+            check_now=False,
         )
 
     def _train_loader(self, images: ImageList, stream: str) -> Loader:
@@ -107,127 +124,124 @@ class Engine:
             stream=stream,
             margin=data.resize - data.crop,
             flip=data.flip,
+            rank=self.ranks.rank,
+            world=self.ranks.world,
         )
         return Loader(Stream(images, sampler, data.resize, data.crop), self.device, data.loader, data.workers)
 
     def _eval_loader(self, images: ImageList) -> Loader:
-        data = self.config.data
-        sampler = EvalSampler(len(images), EVAL_BATCH, margin=data.resize - data.crop)
+        data, ranks = self.config.data, self.ranks
+        margin = data.resize - data.crop
+        sampler = EvalSampler(len(images), EVAL_BATCH, margin=margin, rank=ranks.rank, world=ranks.world)
         return Loader(Stream(images, sampler, data.resize, data.crop), self.device, data.loader, data.workers)
 
-    # --- the run ------------------------------------------------------------------------------
+    def _plan(self) -> None:
+        """The run's length and intervals in steps."""
+        train = self.config.train
+        samplers = (self.source_loader.stream.sampler, self.target_loader.stream.sampler)
+        self.epoch_steps = max(s.steps_per_epoch for s in samplers if isinstance(s, TrainSampler))
+        self.max_steps = train.max_steps or train.epochs * self.epoch_steps
+        self.warmup_steps = round(0.3 * self.max_steps) if train.warmup_steps is None else train.warmup_steps
+        self.eval_every = train.eval_every or max(1, self.max_steps // 10)
+        self.checkpoint_every = train.checkpoint_every or self.eval_every
+        if self.get is not None and self.warmup_steps >= self.max_steps:
+            raise ValueError(
+                f"train.warmup_steps ({self.warmup_steps}) leaves no step for GeT out of {self.max_steps}: "
+                "lower it, or raise train.max_steps"
+            )
 
-    def fit(self, run: RunFolder, display: Display) -> Evaluation:
-        """From the current step to the last; the evaluation of the final model."""
-        source, target = self.source_loader.batches(self.step), self._target_batches()
-        clock = _Clock()
-        final: Evaluation | None = None
-        self.model.train()
-        while self.step < self.max_steps:
-            with clock.waiting():
-                source_batch, target_batch = next(source), next(target)
-            self._accumulate(self._train_step(source_batch, target_batch))
-            self.step += 1
-            clock.images += len(source_batch.labels) + (len(target_batch.labels) if target_batch else 0)
-            last = self.step == self.max_steps
-            if last or self.step % self.config.train.log_every == 0:
-                self._log(run, display, clock)
-            if last or self.step % self.eval_every == 0:
-                with clock.paused():
-                    final = evaluate(self.network, self.eval_loader)
-                run.log(step=self.step, **final.metrics())
-                display.evaluated(self.step, final)
-            if last or self.step % self.checkpoint_every == 0:
-                with clock.paused():
-                    self._save(run, display)
-        source.close()
-        target.close()
-        return final if final is not None else evaluate(self.network, self.eval_loader)
+    # --- a step -------------------------------------------------------------------------------
 
-    def _target_batches(self) -> Generator[Batch | None, None, None]:
-        """None in the warm-up and for source-only, then the target's batches."""
+    def batches(self) -> Generator[tuple[Batch, Batch | None], None, None]:
+        """Pairs of batches from the current step on; no target in the warm-up, nor for source-only."""
         first = self.warmup_steps if self.get is not None else self.max_steps
-        for _ in range(self.step, first):
-            yield None
-        if self.get is not None:
-            yield from self.target_loader.batches(max(self.step, first))
+        source = self.source_loader.batches(self.step)
+        target = self.target_loader.batches(max(self.step, first)) if self.get is not None else None
+        try:
+            for step in range(self.step, self.max_steps):
+                yield next(source), next(target) if target is not None and step >= first else None
+        finally:
+            source.close()
+            if target is not None:
+                target.close()
 
-    def _train_step(self, source: Batch, target: Batch | None) -> Losses:
+    def train_step(self, source: Batch, target: Batch | None) -> None:
         """E, C and M, then the memory's update from the same features."""
         if self.get is not None and target is not None:
-            if self.before is None:
+            if self.before_metrics is None:
                 self._start_memory(self.get)
             if self.step % self.epoch_steps == 0:
                 self.get.start_epoch()
-        self._set_lr()
-        try:
-            losses: Losses = self.model(source.images, source.labels, target.images if target else None, self._weight())
-        except ValueError as error:  # GeT refuses non-finite features
-            raise RunFailed(f"step {self.step}: {error}") from error
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(losses.loss)
-        self.optimizer.step()
+        set_lr(self.optimizer, self.step, self.max_steps)
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            images = target.images if target is not None else None
+            losses: Losses = self.step_model(source.images, source.labels, images, self._weight())
+        with phase("backward"):
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(self.scaler.scale(losses.loss))
+        with phase("optimizer"):
+            overflow = self._optimizer_step()
         if self.get is not None and losses.out is not None and losses.features is not None:
-            self.get.update(losses.features, losses.out)
-        return losses
+            with phase("memory"):
+                self.get.update(losses.features, losses.out, skip=overflow)
+        self._accumulate(losses)
+        self.step += 1
+
+    def _optimizer_step(self) -> Tensor | None:
+        """The optimizer's step, unless a float16 gradient overflowed: then the flag, left on the device, is not 0."""
+        if not self.scaler.is_enabled():
+            self.optimizer.step()
+            return None
+        self.scaler.unscale_(self.optimizer)
+        # torch has no public way to this flag that does not wait for the device
+        found = self.scaler._found_inf_per_device(self.optimizer)
+        overflow = torch.stack([flag.to(self.device) for flag in found.values()]).sum()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return overflow
 
     def _start_memory(self, get: GeT) -> None:
         """One pass over the target sets mu to the mean feature of the images predicted as each class."""
-        features, logits, labels = infer(self.network, self.eval_loader)
-        confidence, predictions = logits.softmax(1).max(1)
-        get.initialise(features, predictions, self.network.classifier.weight)
-        get.start_epoch()
-        before = score(predictions, confidence, labels, logits.shape[1])
-        self.before = {"step": self.step, **before.metrics()}
-
-    def _set_lr(self) -> None:
-        """lr(i) = lr0 * (1 + 10 i / I)^-0.75."""
-        factor = (1 + 10 * self.step / self.max_steps) ** -0.75
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["base_lr"] * factor
+        with phase("evaluation"):
+            features, logits, labels = infer(self.network, self.eval_loader, keep_features=True)
+            chunks = logits.argmax(1).split([len(f) for f in features])  # type: ignore[no-untyped-call]
+            get.initialise(features, chunks, self.network.classifier.weight)
+            get.start_epoch()
+            self.before_metrics = {"step": self.step, **assess(logits, labels, self.ranks).metrics()}
 
     def _weight(self) -> float:
         """w(t)."""
         method = self.config.method
         return method.weight * (self.step / self.max_steps if method.ramp == "linear" else 1)
 
-    # --- logging and checkpoints --------------------------------------------------------------
-
     def _accumulate(self, losses: Losses) -> None:
         for name, value in losses.parts().items():
             self.totals[name] = self.totals[name] + value if name in self.totals else value
         self.counted += 1
 
-    def _log(self, run: RunFolder, display: Display, clock: _Clock) -> None:
-        """The means since the last log line. The one place in the loop that waits for the device."""
-        means = {name: float(total) / self.counted for name, total in self.totals.items()}
-        if self.get is not None:
-            try:
-                self.get.check()
-            except ValueError as error:
-                raise RunFailed(str(error)) from error
-        if not math.isfinite(means["loss"]):
-            before = run.checkpoints.steps()
-            raise RunFailed(
-                f"the loss became {means['loss']} between steps {self.step - self.counted} and {self.step}. "
-                f"The last good checkpoint is {before[0] if before else 'none yet'}. "
-                "Try a lower optim.lr, a longer train.warmup_steps, or a higher get.tau"
-            )
-        lr = self.optimizer.param_groups[-1]["lr"]
-        epoch = self.step / self.epoch_steps
-        run.log(step=self.step, epoch=round(epoch, 4), **means, lr=lr, **clock.read())
-        display.logged(self.step, means, clock.read())
+    def read_means(self) -> dict[str, float]:
+        """The mean losses since the last call, over all ranks. Waits for the device."""
+        means = {name: float(self.ranks.mean(total)) / self.counted for name, total in self.totals.items()}
         self.totals, self.counted = {}, 0
+        return means
+
+    def evaluate(self) -> Evaluation:
+        """The current model on the target."""
+        with phase("evaluation"):
+            return evaluate(self.network, self.eval_loader, self.ranks)
+
+    # --- checkpoints --------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All that the trajectory depends on, and what a reader of the checkpoint needs."""
+        """All that the trajectory depends on, and what a reader of the checkpoint needs. Every rank calls it."""
         return {
             "step": self.step,
             "seed": self.seed,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "before": self.before,
-            "totals": self.totals,
+            "scaler": self.scaler.state_dict(),
+            "before": self.before_metrics,
+            "totals": {name: self.ranks.mean(total) for name, total in self.totals.items()},
             "counted": self.counted,
             "rng": torch.get_rng_state(),
             "config": self.config.to_dict(),
@@ -235,48 +249,29 @@ class Engine:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint's state."""
+        """Go on from a checkpoint's state; ValueError says what does not fit."""
+        self._refuse_another_run(state)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.before, self.counted = state["step"], state["before"], state["counted"]
+        self.scaler.load_state_dict(state["scaler"])
+        self.step, self.before_metrics, self.counted = state["step"], state["before"], state["counted"]
         self.totals = {name: total.to(self.device) for name, total in state["totals"].items()}
         torch.set_rng_state(state["rng"])
 
-    def _save(self, run: RunFolder, display: Display) -> None:
-        try:
-            run.checkpoints.save(self.step, self.state())
-        except OSError as error:
-            display.warn(
-                f"cannot save the checkpoint of step {self.step} ({error.strerror}): the one before it is kept"
+    def _refuse_another_run(self, state: dict[str, Any]) -> None:
+        classes = list(self.target.classes)
+        if state["classes"] != classes:
+            raise ValueError(
+                f"the checkpoint is of another data set: it knows {len(state['classes'])} classes, "
+                f"this one has {len(classes)} or names them otherwise. Choose another --out"
             )
-
-
-class _Clock:
-    """Images per second as total images over total time, evaluations and checkpoints left out."""
-
-    def __init__(self) -> None:
-        self.images = 0
-        self._start = time.perf_counter()
-        self._out = 0.0
-        self._waited = 0.0
-
-    def read(self) -> dict[str, float]:
-        elapsed = time.perf_counter() - self._start - self._out
-        return {"images_per_second": round(self.images / elapsed, 2), "data_wait": round(self._waited / elapsed, 4)}
-
-    def paused(self) -> _Span:
-        return _Span(self, "_out")
-
-    def waiting(self) -> _Span:
-        return _Span(self, "_waited")
-
-
-class _Span:
-    def __init__(self, clock: _Clock, name: str) -> None:
-        self.clock, self.name = clock, name
-
-    def __enter__(self) -> None:
-        self.began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        setattr(self.clock, self.name, getattr(self.clock, self.name) + time.perf_counter() - self.began)
+        mine = self.config.to_dict()
+        differing = [
+            f"{section}.{name} ({theirs!r} there, {mine[section].get(name)!r} here)"
+            for section, fields in state["config"].items()
+            for name, theirs in fields.items()
+            if f"{section}.{name}" not in FREE and mine[section].get(name) != theirs and name != "seeds"
+        ]
+        if differing or state["seed"] != self.seed:
+            what = "; ".join(differing) or f"seed ({state['seed']} there, {self.seed} here)"
+            raise ValueError(f"the checkpoint is of a run with other settings: {what}. Choose another --out")

@@ -155,6 +155,7 @@ def describe(predictor: Predictor, images: ImageList, evaluation: Evaluation) ->
         "domain": images.name,
         "images": len(images),
         **evaluation.metrics(),
+        "label_free": evaluation.label_free,
         "per_class_accuracy": dict(zip(images.classes, evaluation.per_class, strict=True)),
         "per_class_images": dict(zip(images.classes, counts, strict=True)),
     }

@@ -96,6 +96,7 @@ class GeT(nn.Module):
         kl_f: bool = True,  # False: the labels of f are y_M alone
         mix: bool = True,  # False: the labels are Q alone
         backend: Backend = "auto",  # triton on a GPU, reference on a CPU
+        check_now: bool | None = None,  # look at the values in every call; None: on a CPU. False: see check()
         process_group: dist.ProcessGroup | None = None,  # None: the default group, if there is one
     ) -> None:
         super().__init__()
@@ -122,6 +123,7 @@ class GeT(nn.Module):
         self.prototype_labels = prototype_labels
         self.kl_g, self.kl_f, self.mix = kl_g, kl_f, mix
         self.backend: Backend = backend
+        self.check_now = check_now
         self.process_group = process_group
 
         self.register_buffer("pi", torch.full((num_classes,), 1 / num_classes))
@@ -189,10 +191,11 @@ class GeT(nn.Module):
         labels: Tensor | None = None,  # (B,) int64: the classifier's argmax, for (4*); may also come with update()
     ) -> Output:
         """E, C and the loss. Gradients flow to `features`, `classifier_weight` and `mu_f`."""
-        self._check_features(features, finite=features.device.type == "cpu")
+        look = self._look(features)
+        self._check_features(features, finite=look)
         self._check_weight(classifier_weight)
         if labels is not None:
-            self._check_labels("labels", labels, len(features), in_range=features.device.type == "cpu")
+            self._check_labels("labels", labels, len(features), in_range=look)
         self._check_started()
         ops = choose_backend(self.backend, features.device)
         with torch.autocast(features.device.type, enabled=False):
@@ -226,7 +229,7 @@ class GeT(nn.Module):
                     "prototype_labels='head' needs the classifier's labels: pass labels=logits.argmax(1) to update() "
                     "or to the forward call, or build GeT with prototype_labels='y_M'"
                 )
-            self._check_labels("labels", labels, len(features), in_range=features.device.type == "cpu")
+            self._check_labels("labels", labels, len(features), in_range=self._look(features))
             late = {"features": features, "labels": labels}
         ops = choose_backend(self.backend, features.device)
         with torch.autocast(features.device.type, enabled=False):
@@ -241,7 +244,7 @@ class GeT(nn.Module):
 
     def check(self) -> None:
         """Raise if a batch with non-finite features was refused since the start. Waits for the device: call it at
-        log intervals. (On a CPU the forward call itself raises.)"""
+        log intervals. (On a CPU the forward call itself raises, unless check_now=False.)"""
         refused = int(self.health[1])
         if refused >= 0:
             raise ValueError(
@@ -254,6 +257,10 @@ class GeT(nn.Module):
     @property
     def _floor(self) -> float:
         return NEAREST_FLOOR if self.prior_estimate == "nearest" else reference.PRIOR_FLOOR
+
+    def _look(self, features: Tensor) -> bool:
+        """Whether to look at values now: on a GPU that would make the host wait."""
+        return features.device.type == "cpu" if self.check_now is None else self.check_now
 
     def _label_weight(self, kl: bool) -> float:
         """The weight of onehot(y_M) in a head's labels, Eq. (10)."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastget.get import GeT, Output
 from fastget.network import Network
+from fastget.profiling import phase
 
 
 class Losses(NamedTuple):
@@ -52,15 +52,16 @@ class Adaptation(nn.Module):
         weight: float = 1.0,  # w(t)
     ) -> Losses:
         """Eq. (11): source cross-entropy + w(t) * GeT's target term."""
-        _, logits = self.network(source)
+        with phase("forward"):
+            _, logits = self.network(source)
         source_loss = F.cross_entropy(logits.float(), labels, label_smoothing=self.label_smoothing)
         if self.get is None:
             return Losses(source_loss, source_loss)
         if target is None:
             # every parameter takes part in every backward pass, as DistributedDataParallel expects
             return Losses(source_loss + 0 * self.get.mu_f.sum(), source_loss)
-        features, target_logits = self.network(target)
-        with torch.no_grad():
-            head = target_logits.argmax(1)
-        out: Output = self.get(features, self.network.classifier.weight, labels=head)
+        with phase("forward"):
+            features, target_logits = self.network(target)
+        with phase("E/C-step"):
+            out: Output = self.get(features, self.network.classifier.weight, labels=target_logits.detach().argmax(1))
         return Losses(source_loss + weight * out.loss, source_loss, features.detach(), out)

@@ -171,7 +171,7 @@ def soft_cross_entropy(
 
 
 class Expectation(NamedTuple):
-    """What the E-step hands on. Everything from `colsum_g` on is a view of `statistics`,
+    """What the E-step hands on. Everything from `colsum_g` to `sums` is a view of `statistics`,
     the sums over this rank's rows that many ranks add up in one all-reduce before `objective`."""
 
     features: Tensor  # (B, D), as given
@@ -189,6 +189,7 @@ class Expectation(NamedTuple):
     bad_rows: Tensor  # () how many of them hold a non-finite feature
     counts: Tensor | None  # (C,) of the classes in `labels`; None where none were given
     sums: Tensor | None  # (C, D) of their features
+    scales: Tensor | None = None  # what the kernels' backward needs beside S: log prior and norms; none here
 
 
 class Objective(NamedTuple):

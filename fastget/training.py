@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
+from fastget.checkpoint import FINAL
 from fastget.config import Config, make_config
 from fastget.data import load_domains
 from fastget.display import Display, results_table
 from fastget.engine import Engine
 from fastget.evaluation import Evaluation
 from fastget.lists import ImageList
-from fastget.runs import RunFolder, choose_folder, read_summary, write_json
+from fastget.loop import Loop
+from fastget.profiling import profiling
+from fastget.ranks import Ranks, joined
+from fastget.runs import RunFolder, choose_folder, write_json
+from fastget.tensorboard import Board
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,63 +51,85 @@ def choose_device(name: str) -> torch.device:
 def train(config: Config | None = None, *, console: Console | None = None, quiet: bool = False) -> Result:
     """Train as configured (no configuration: GeT on `digits`); the same as the command `fastget train`.
 
-    With several seeds: a folder a seed, and a summary over them with mean and std.
+    With several seeds: a folder a seed, and a summary over them with mean and std. Under torchrun every rank calls it,
+    and rank 0 alone writes and prints.
     """
     config = config or make_config()
-    console = console or Console(quiet=quiet)
-    device = choose_device(config.train.device)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    source, target = load_domains(config.data)
-    folder = choose_folder(config)
-    seeds = config.train.seeds
-    summaries = []
-    for seed in seeds:
-        place = folder if len(seeds) == 1 else folder / f"seed-{seed}"
-        one = dataclasses.replace(config, train=dataclasses.replace(config.train, seeds=(seed,)))
-        summaries.append(_run_seed(one, seed, source, target, device, place, console, quiet))
-    summary = summaries[0]
-    if len(seeds) > 1:
-        summary = over_seeds(summaries)
-        write_json(folder / "summary.json", summary)
-    if not quiet:
-        _print_end(console, summary, folder)
+    with joined(choose_device(config.train.device)) as (ranks, device):
+        quiet = quiet or not ranks.main
+        console = console if console is not None and ranks.main else Console(quiet=quiet)
+        source, target = load_domains(config.data)
+        folder = Path(ranks.gather(str(choose_folder(config)) if ranks.main else None)[0])
+        seeds = config.train.seeds
+        summaries = []
+        for seed in seeds:
+            place = folder if len(seeds) == 1 else folder / f"seed-{seed}"
+            one = dataclasses.replace(config, train=dataclasses.replace(config.train, seeds=(seed,)))
+            summaries.append(_run_seed(Job(one, seed, source, target, device, ranks, place), console, quiet))
+        summary = summaries[0]
+        if len(seeds) > 1:
+            summary = over_seeds(summaries)
+            if ranks.main:
+                write_json(folder / "summary.json", summary)
+        if not quiet:
+            _print_end(console, summary, folder)
     return Result(folder, summary)
 
 
-def _run_seed(
-    config: Config,
-    seed: int,
-    source: ImageList,
-    target: ImageList,
-    device: torch.device,
-    folder: Path,
-    console: Console,
-    quiet: bool,
-) -> dict[str, Any]:
-    run = RunFolder(folder, config.train.keep_checkpoints)
-    if config.train.resume == "auto" and (done := run.summary) is not None:
-        console.print(f"{folder}: already done", highlight=False)
-        return done
-    engine = Engine(config, seed, source, target, device)
-    title = f"{config.method.name}, seed {seed}"
-    with Display(title, engine.max_steps, console, quiet) as display:
-        if config.train.resume == "auto":
-            state = run.checkpoints.newest_intact(display.warn)
-            if state is not None:
-                engine.load(state)
-                console.print(f"going on from step {engine.step} of {folder}", highlight=False)
-        run.start(config, device, engine.step)
-        final = engine.fit(run, display)
-        run.checkpoints.save_final(engine.state())
-    summary = summarise(engine, source, target, final)
-    run.finish(summary, target, final)
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One seed's run."""
+
+    config: Config
+    seed: int
+    source: ImageList
+    target: ImageList
+    device: torch.device
+    ranks: Ranks
+    folder: Path
+
+
+def _run_seed(job: Job, console: Console, quiet: bool) -> dict[str, Any]:
+    config, ranks = job.config, job.ranks
+    run = RunFolder(job.folder, config.train.keep_checkpoints)
+    resume = config.train.resume == "auto"
+    done = ranks.gather(run.summary if resume and ranks.main else None)[0]
+    if done is not None:
+        console.print(f"{job.folder}: already done", highlight=False)
+        return dict(done)
+    engine = Engine(config, job.seed, job.source, job.target, job.device, ranks)
+    with Display(f"{config.method.name}, seed {job.seed}", engine.max_steps, console, quiet) as display:
+        state = run.checkpoints.newest_intact(display.warn) if resume else None
+        if state is not None:
+            engine.load(state)
+            console.print(f"going on from step {engine.step} of {job.folder}", highlight=False)
+        if ranks.main:
+            run.start(config, job.device, engine.step)
+        ranks.barrier()
+        board = Board(job.folder, config.train.tensorboard and ranks.main, engine.step)
+        with profiling(job.folder / "trace.json", job.device) if config.train.profile else nullcontext() as profile:
+            loop = Loop(engine, run, display, board, profile)
+            loop.best = state.get("best") if state is not None else None
+            try:
+                final = loop.fit()
+            finally:
+                board.close()
+        if profile is not None and ranks.main:
+            profile.report(console)
+        final_state = engine.state()
+        summary = summarise(engine, job, final)
+        if ranks.main:
+            run.checkpoints.save_as(FINAL, final_state)
+            run.finish(summary, job.target, final)
+        ranks.barrier()
     return summary
 
 
-def summarise(engine: Engine, source: ImageList, target: ImageList, final: Evaluation) -> dict[str, Any]:
+def summarise(engine: Engine, job: Job, final: Evaluation) -> dict[str, Any]:
     """summary.json of one seed: the final model, never a selected one; target labels serve these figures only."""
-    config = engine.config
+    config, source, target = engine.config, job.source, job.target
     return {
         "method": config.method.name,
         "data": config.data.name,
@@ -112,7 +140,8 @@ def summarise(engine: Engine, source: ImageList, target: ImageList, final: Evalu
         "steps": engine.step,
         "images": {"source": len(source), "target": len(target)},
         **final.metrics(),
-        "source_only": engine.before,  # the model at the end of the warm-up, before it adapts
+        "label_free": final.label_free,
+        "source_only": engine.before_metrics,  # the model at the end of the warm-up, before it adapts
         "per_class_accuracy": dict(zip(target.classes, final.per_class, strict=True)),
     }
 
@@ -153,6 +182,3 @@ def _print_end(console: Console, summary: dict[str, Any], folder: Path) -> None:
         rows.insert(0, ("source-only (end of the warm-up)", summary["source_only"]))
     console.print(results_table(title, rows))
     console.print(f"saved in {folder}", highlight=False)
-
-
-__all__ = ["Result", "choose_device", "over_seeds", "read_summary", "train"]

@@ -1,7 +1,48 @@
-"""GeT's fused Triton kernels, under the names and signatures of `fastget.reference`."""
+"""GeT's fused Triton kernels, under the names and signatures of `fastget.reference`.
+
+A step is six launches, each waiting for sums that the one before it made:
+
+1. logits.py      E: cosines of one read of the features with mu, mu_g and mu_f, norms, partials of softmax and argmax
+2. statistics.py  y_M, and the packed sums that many ranks add up: column sums, prior estimate, bad rows, class sums
+3. objective.py   C: Q, labels, the rows' losses
+4. objective.py   the losses and metrics, added up
+5. backward.py    gradients to features, mu_g and mu_f
+6. memory.py      prototypes and prior, with the class sums where the labels came late
+
+Every sum has one owner that adds in a fixed order: no atomics, the same bits each time. The other files hold the
+equations by themselves, made of the same device functions (tile.py), and what surrounds a launch: configs.py (block
+sizes), checks.py (what is refused), wrap.py (eager and compiled operators), launch.py, catalogue.py.
+"""
 
 if __name__ != "fastget.kernels":
     raise ImportError(
         f"this package is imported as 'fastget.kernels', not as {__name__!r}: "
         "write `from fastget import kernels` (a bare `kernels` is another project's name)"
     )
+
+from fastget.kernels.cross_entropy import soft_cross_entropy
+from fastget.kernels.expectation import Expectation, expectation
+from fastget.kernels.labels import mixed_labels, shrink_prior, structure_loss
+from fastget.kernels.memory import update_memory_
+from fastget.kernels.objective import Objective, objective
+from fastget.kernels.posterior import nearest_histogram, posterior
+from fastget.kernels.prototypes import class_sums, update_prior, update_prototypes
+from fastget.kernels.rebalance import rebalance
+
+__all__ = [
+    "Expectation",
+    "Objective",
+    "class_sums",
+    "expectation",
+    "mixed_labels",
+    "nearest_histogram",
+    "objective",
+    "posterior",
+    "rebalance",
+    "shrink_prior",
+    "soft_cross_entropy",
+    "structure_loss",
+    "update_memory_",
+    "update_prior",
+    "update_prototypes",
+]

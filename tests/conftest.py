@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported: its kernels run on CPU tensors
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported: its kernels run on CPU tensors
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="fastget-tests-")  # the digits are made here, once
 
 
@@ -22,5 +22,6 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import fastget
 
     settings = {"train.max_steps": 70, "train.warmup_steps": 60, "train.eval_every": 70, "train.checkpoint_every": 35}
+    settings |= {"optim.lr": 0.05, "train.tensorboard": False}
     folder = tmp_path_factory.mktemp("digits") / "run"
     return fastget.train(fastget.make_config({**settings, "train.out": str(folder)}), quiet=True).folder

@@ -8,13 +8,15 @@ from typing import Any
 
 import fastget
 
-TIMES = ("images_per_second", "data_wait")  # the only figures that two equal runs differ in
+TIMES = ("images_per_second", "data_wait", "memory_mib")  # the only figures that two equal runs differ in
 TINY = {
     "train.max_steps": 12,
     "train.warmup_steps": 4,
     "train.batch_size": 16,
+    "optim.lr": 0.02,
     "train.log_every": 3,
     "train.eval_every": 6,
+    "train.tensorboard": False,
 }
 
 

@@ -35,6 +35,7 @@ def test_the_runs_own_figures(digits_run: Path, capsys: pytest.CaptureFixture[st
     assert found["accuracy"] == pytest.approx(summary["accuracy"], abs=1e-12)
     assert found["mean_class_accuracy"] == pytest.approx(summary["mean_class_accuracy"], abs=1e-12)
     assert found["per_class_accuracy"] == pytest.approx(summary["per_class_accuracy"], abs=1e-12)
+    assert found["label_free"] == pytest.approx(summary["label_free"], abs=1e-6)
     assert (found["domain"], found["images"], found["step"]) == ("handwritten", 1797, 70)
     assert sum(found["per_class_images"].values()) == 1797
     alone = report(

@@ -1,0 +1,202 @@
+"""The loop around the steps: logging, evaluation, checkpoints, and stopping without losing anything."""
+
+from __future__ import annotations
+
+import math
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from fastget.display import Display
+from fastget.engine import Engine, RunFailed
+from fastget.evaluation import Evaluation
+from fastget.profiling import Profile, phase
+from fastget.runs import RunFolder
+from fastget.selection import better
+from fastget.tensorboard import Board
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, and did, with a checkpoint."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(text)
+        self.number = number
+
+
+class Loop:
+    """Runs an engine to its last step."""
+
+    def __init__(self, engine: Engine, run: RunFolder, display: Display, board: Board, profile: Profile | None) -> None:
+        self.engine, self.run, self.display, self.board, self.profile = engine, run, display, board, profile
+        self.clock = Clock()
+        self.saved_step = engine.step
+        self.best: float | None = None  # of train.select
+
+    def fit(self) -> Evaluation:
+        """From the engine's step to the last one; the evaluation of the final model."""
+        engine, config = self.engine, self.engine.config.train
+        final: Evaluation | None = None
+        engine.model.train()
+        batches = engine.batches()
+        with _signals() as asked:
+            while engine.step < engine.max_steps:
+                with self.clock.waiting(), phase("data"):
+                    source, target = next(batches)
+                engine.train_step(source, target)
+                self.clock.images += (len(source.labels) + (len(target.labels) if target else 0)) * engine.ranks.world
+                if self.profile is not None:
+                    self.profile.step()
+                last = engine.step == engine.max_steps
+                logging = last or engine.step % config.log_every == 0
+                if logging:
+                    self._log()
+                if last or engine.step % engine.eval_every == 0:
+                    final = self._evaluate()
+                if last or engine.step % engine.checkpoint_every == 0:
+                    self._save()
+                if (logging or engine.ranks.world == 1) and engine.ranks.any(bool(asked), engine.device) and not last:
+                    self._stop(asked[0] if asked else signal.SIGTERM)
+        batches.close()
+        return final if final is not None else engine.evaluate()
+
+    def _stop(self, number: int) -> None:
+        if self.saved_step != self.engine.step:
+            self._save()
+        raise Interrupted(
+            number,
+            f"stopped by {signal.Signals(number).name} after step {self.engine.step} of {self.engine.max_steps}; "
+            f"the run is saved. Go on with: --resume auto --out {self.run.folder}",
+        )
+
+    # --- logging ------------------------------------------------------------------------------
+
+    def _log(self) -> None:
+        """The means since the last log line. The one place in the loop that waits for the device."""
+        engine = self.engine
+        steps = engine.counted
+        means = engine.read_means()
+        self._refuse_nonfinite(means["loss"], steps)
+        speed = {
+            "lr": engine.optimizer.param_groups[-1]["lr"],
+            **self.clock.read(),
+            "memory_mib": memory(engine.device),
+        }
+        if engine.ranks.main:
+            self.run.log(step=engine.step, epoch=round(engine.step / engine.epoch_steps, 4), **means, **speed)
+            self.board.log(engine.step, means, speed)
+            self.display.logged(engine.step, means, speed)
+
+    def _refuse_nonfinite(self, loss: float, steps: int) -> None:
+        engine = self.engine
+        before = self.run.checkpoints.steps()
+        good = f"The last good checkpoint is {before[0] if before else 'none yet'}. "
+        advice = "Try a lower optim.lr, a longer train.warmup_steps, or a higher get.tau"
+        if engine.get is not None:
+            try:
+                engine.get.check()
+            except ValueError as error:
+                raise RunFailed(
+                    f"between steps {engine.step - steps} and {engine.step}: {error}. {good}{advice}"
+                ) from error
+        if not math.isfinite(loss):
+            raise RunFailed(
+                f"the loss became {loss} between steps {engine.step - steps} and {engine.step}. {good}{advice}"
+            )
+
+    # --- evaluation and checkpoints -----------------------------------------------------------
+
+    def _evaluate(self) -> Evaluation:
+        engine = self.engine
+        with self.clock.paused():
+            result = engine.evaluate()
+            if engine.ranks.main:
+                self.run.log(step=engine.step, **result.metrics(), **result.label_free)
+                self.display.evaluated(engine.step, result)
+                self.board.evaluated(engine, result)
+            self._select(result)
+        return result
+
+    def _select(self, result: Evaluation) -> None:
+        """Keep the checkpoint that is best by a criterion that needs no target labels."""
+        name = self.engine.config.train.select
+        if name == "none" or not better(name, result.label_free.get(name), self.best):
+            return
+        self.best = result.label_free[name]
+        state = {**self.engine.state(), "selected_by": {name: self.best}}
+        if self.engine.ranks.main:
+            self._write("selected", lambda: self.run.checkpoints.save_as("selected.pt", state))
+
+    def _save(self) -> None:
+        with self.clock.paused():
+            state = {**self.engine.state(), "best": self.best}
+            if self.engine.ranks.main:
+                self._write(f"step {self.engine.step}", lambda: self.run.checkpoints.save(self.engine.step, state))
+        self.saved_step = self.engine.step
+
+    def _write(self, what: str, write: Any) -> None:
+        try:
+            write()
+        except OSError as error:
+            self.display.warn(f"cannot save the checkpoint of {what} ({error.strerror}): the one before it is kept")
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """SIGTERM and SIGINT are noted, to be acted on between two steps; a second one stops at once."""
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    try:
+        old = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:  # not in the main thread: the program around us handles its signals
+        yield asked
+        return
+    try:
+        yield asked
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def memory(device: torch.device) -> float:
+    """Peak memory in MiB: of the GPU, or of the process on a CPU."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+class Clock:
+    """Images per second as total images over total time, evaluations and checkpoints left out."""
+
+    def __init__(self) -> None:
+        self.images = 0
+        self._start = time.perf_counter()
+        self._out = 0.0
+        self._waited = 0.0
+
+    def read(self) -> dict[str, float]:
+        elapsed = time.perf_counter() - self._start - self._out
+        return {"images_per_second": round(self.images / elapsed, 2), "data_wait": round(self._waited / elapsed, 4)}
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._out += time.perf_counter() - start
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - start

@@ -1,0 +1,41 @@
+"""Which number type the network runs in. GeT's memory and losses are float32 whatever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+def choose_precision(wanted: Precision, device: torch.device, force: bool = False) -> torch.dtype:
+    """`auto`: bfloat16 on GPUs from Ampere on, float16 on older ones, float32 on a CPU.
+    bfloat16 on a CPU that has no instructions for it is refused, unless forced: it is up to 18 times slower."""
+    if wanted == "auto":
+        if device.type != "cuda":
+            return torch.float32
+        return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
+    if wanted == "bfloat16" and not force:
+        if device.type == "cpu" and not cpu_has_bfloat16():
+            raise ValueError(
+                "train.precision=bfloat16 on this CPU would be slower than float32 (up to 18 times): it has neither "
+                "AVX512-BF16 nor AMX. Use train.precision=float32, or insist with train.force_precision=true"
+            )
+        if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+            raise ValueError(
+                "train.precision=bfloat16 needs a GPU of compute capability 8.0 or later (Ampere): "
+                "use train.precision=float16, or insist with train.force_precision=true"
+            )
+    dtype = getattr(torch, wanted)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this CPU multiplies bfloat16 itself."""
+    if not cpuinfo.is_file():
+        return False
+    words = set(cpuinfo.read_text().split())
+    return bool(words & {"avx512_bf16", "amx_bf16", "bf16"})

@@ -1,0 +1,220 @@
+"""Every kernel in every configuration that a launcher can choose, as the JIT would specialise it.
+
+The launchers themselves are driven in a dry run over shapes that reach every entry of the tables in configs.py, so
+the catalogue cannot drift from what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastget.kernels import configs
+from fastget.kernels.cross_entropy import soft_cross_entropy
+from fastget.kernels.expectation import expectation
+from fastget.kernels.labels import mixed_labels, shrink_prior, structure_loss
+from fastget.kernels.launch import Launch, record
+from fastget.kernels.memory import update_memory_
+from fastget.kernels.objective import objective
+from fastget.kernels.posterior import nearest_histogram, posterior
+from fastget.kernels.prototypes import class_sums, update_prior, update_prototypes
+from fastget.kernels.rebalance import rebalance
+
+HALF = (torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, *HALF)
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+}
+
+# (B, C, D): each reaches other entries of the tables; odd sizes lose the alignment that even ones have.
+SHAPES = (
+    (64, 64, 256),
+    (256, 345, 2048),
+    (36, 65, 257),
+    (37, 5000, 257),
+    (4096, 1000, 2048),
+    (1000, 1030, 2049),
+    (8192, 1024, 2048),
+)
+FAST_SHAPE = (256, 345, 2048)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One compilation: ASTSource(kernel, signature, constexprs, attrs) with launch.compile_options(num_warps, ...)."""
+
+    name: str  # kernel, type, sizes: unique
+    kernel: Any  # the object that @triton.jit made
+    signature: dict[str, str]  # argument -> Triton type, "constexpr" for those in `constexprs`
+    constexprs: dict[str, Any]
+    attrs: dict[tuple[int, ...], list[list[Any]]]  # tt.divisibility, as the JIT would specialise
+    num_warps: int
+    num_stages: int
+    dtype: torch.dtype  # of the features
+    backends: tuple[str, ...]  # "cuda", "hip": where this precision exists and can be chosen
+    fast: bool = field(compare=False)  # in the small subset that covers every kernel
+
+
+def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list[list[Any]]]]:
+    """Signature, constexprs and attributes of a launch: integers equal to 1 are constants, multiples of 16 are said."""
+    signature: dict[str, str] = {}
+    constexprs: dict[str, Any] = dict(launch.constexprs)
+    attrs: dict[tuple[int, ...], list[list[Any]]] = {}
+    names = launch.kernel.arg_names
+    plain = {p.num for p in getattr(launch.kernel, "params", ()) if p.do_not_specialize}
+    for i, (name, value) in enumerate(zip(names, launch.args, strict=False)):
+        divisible = False
+        if isinstance(value, Tensor):
+            signature[name] = POINTERS[value.dtype]
+            address = int(value.storage_offset() * value.element_size())
+            divisible = bool((address if value.device.type == "meta" else value.data_ptr()) % 16 == 0)
+        elif isinstance(value, int) and i in plain:
+            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+        elif isinstance(value, int) and value != 1:
+            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+            divisible = value % 16 == 0
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+        else:
+            signature[name], constexprs[name] = "constexpr", value
+        if divisible:
+            attrs[(i,)] = [["tt.divisibility", 16]]
+    signature.update(dict.fromkeys(names[len(launch.args) :], "constexpr"))
+    return signature, constexprs, attrs
+
+
+def variants(dtypes: Sequence[torch.dtype] = DTYPES) -> Iterator[Variant]:
+    """Every variant once, in a fixed order."""
+    found: dict[Any, Variant] = {}
+    for dtype in dtypes:
+        for precision in ("ieee", "tf32"):
+            backends = _backends(dtype, precision)
+            for shape in SHAPES:
+                for drive in DRIVES:
+                    with record(dry=True) as launches, configs.forced_precision(precision):
+                        drive(dtype, *shape)
+                    for launch in launches:
+                        variant = _variant(launch, dtype, backends, shape)
+                        key = _key(variant)
+                        known = found.setdefault(key, variant)
+                        both = tuple(b for b in ("cuda", "hip") if b in (*known.backends, *variant.backends))
+                        found[key] = replace(known, backends=both, fast=known.fast or variant.fast)
+    yield from found.values()
+
+
+def _backends(dtype: torch.dtype, precision: str) -> tuple[str, ...]:
+    """Where configs.precision() can choose this: half types multiply in TF32 on CUDA, ROCm always in full."""
+    if precision == "tf32":
+        return ("cuda",)
+    return ("hip",) if dtype in HALF else ("cuda", "hip")
+
+
+def _variant(launch: Launch, dtype: torch.dtype, backends: tuple[str, ...], shape: tuple[int, int, int]) -> Variant:
+    signature, constexprs, attrs = specialise(launch)
+    if "UPCAST" in constexprs:
+        constexprs["UPCAST"] = False  # true only in the interpreter
+    kind = str(dtype).removeprefix("torch.")
+    choices = ",".join(f"{k}={_short(v)}" for k, v in launch.constexprs.items() if k != "UPCAST")
+    uses_dot = "PRECISION" in constexprs
+    return Variant(
+        name=f"{launch.name}[{kind} {'x'.join(map(str, shape))} {choices}]",
+        kernel=launch.kernel,
+        signature=signature,
+        constexprs=constexprs,
+        attrs=attrs,
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+        dtype=dtype,
+        backends=backends if uses_dot else ("cuda", "hip"),
+        fast=shape == FAST_SHAPE and dtype in (torch.float32, torch.bfloat16),
+    )
+
+
+def _short(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _key(variant: Variant) -> Any:
+    return (
+        variant.kernel.fn.__name__,
+        tuple(variant.signature.items()),
+        tuple(variant.constexprs.items()),
+        tuple(variant.attrs),
+        variant.num_warps,
+        variant.num_stages,
+    )
+
+
+# --- what drives the launchers: functions of (features' dtype, B, C, D) that together reach every option ----------
+
+
+def _meta(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad)
+
+
+def _step(
+    dtype: torch.dtype, B: int, C: int, D: int, *, weight: torch.dtype, estimate: str = "likelihood",
+    by: str = "late", skip: bool = False, backward: str = "loss",
+) -> None:  # fmt: skip
+    """One step of GeT: E, C, backward, memory."""
+    features, labels = _meta(B, D, dtype=dtype, grad=True), _meta(B, dtype=torch.int64)
+    mu, pi, health = _meta(C, D), _meta(C), _meta(2, dtype=torch.int64)
+    mu_g, mu_f = _meta(C, D, dtype=weight, grad=True), _meta(C, D, grad=True)
+    e = expectation(
+        features, mu, mu_g, mu_f, pi, 0.15, prior_estimate=estimate,
+        use_y_M=by == "y_M", labels=labels if by == "labels" else None,
+    )  # fmt: skip
+    out = objective(e, 0.5, 0.5)
+    if backward == "all":
+        (out.loss + out.loss_g + out.loss_f).backward()  # type: ignore[no-untyped-call]
+    elif backward:
+        getattr(out, backward).backward()
+    late = by == "late"
+    update_memory_(
+        mu, pi, health, e, 0.01, 0.01, features=features.detach() if late else None,
+        labels=labels if late else None, skip=_meta() if skip else None,
+    )  # fmt: skip
+
+
+def _steps(dtype: torch.dtype, B: int, C: int, D: int) -> None:
+    for estimate in ("likelihood", "posterior", "nearest"):
+        _step(dtype, B, C, D, weight=torch.float32, estimate=estimate)
+        for by in ("labels", "y_M"):
+            _step(dtype, B, C, D, weight=torch.float32, estimate=estimate, by=by, skip=True)
+    _step(dtype, B, C, D, weight=torch.float32, skip=True)
+    for backward in ("loss_g", "loss_f", "all"):
+        _step(dtype, B, C, D, weight=torch.float32, backward=backward)
+    if dtype != torch.float32:
+        _step(dtype, B, C, D, weight=dtype)
+
+
+def _posteriors(dtype: torch.dtype, B: int, C: int, D: int) -> None:
+    for other in {dtype, torch.float32}:
+        features, prototypes = _meta(B, D, dtype=dtype, grad=True), _meta(C, D, dtype=other, grad=True)
+        log_prior = _meta(C, grad=True)
+        posterior(features, prototypes, log_prior, 0.15).backward(_meta(B, C))  # type: ignore[no-untyped-call]
+        soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C)).backward()  # type: ignore[no-untyped-call]
+        nearest_histogram(features.detach(), prototypes.detach())
+
+
+def _equations(dtype: torch.dtype, B: int, C: int, D: int) -> None:
+    P, y = _meta(B, C, dtype=dtype, grad=True), _meta(B, dtype=torch.int64)
+    rebalance(P).backward(_meta(B, C))  # type: ignore[no-untyped-call]
+    rebalance(P, _meta(C)).backward(_meta(B, C))  # type: ignore[no-untyped-call]
+    mixed_labels(P, y, 0.5).backward(_meta(B, C))  # type: ignore[no-untyped-call]
+    structure_loss(P.detach(), P.detach())
+    shrink_prior(_meta(C, dtype=dtype))
+    update_prior(_meta(C), _meta(C), 0.1)
+    update_prototypes(_meta(C, D), _meta(C, D), _meta(C), 0.1)
+    class_sums(_meta(B, D, dtype=dtype), y, C)
+
+
+DRIVES: tuple[Callable[[torch.dtype, int, int, int], None], ...] = (_steps, _posteriors, _equations)

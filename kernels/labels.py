@@ -1,0 +1,186 @@
+"""Eqs. (10), (5) and (2*) by themselves: mixed labels with their gradient, structure, shrinkage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fastget.kernels import configs
+from fastget.kernels.checks import check_constant, check_float, check_labels, check_like
+from fastget.kernels.launch import launch
+from fastget.kernels.logits import log_prior_tile
+from fastget.kernels.objective import head_totals
+from fastget.kernels.wrap import Differentiable, Operator
+
+
+@triton.jit(do_not_specialize=["B"])
+def mixed_labels_kernel(
+    Q,  # (B, C)
+    y_M,  # (B,) int64, read with HOT
+    out,  # (B, C) out
+    B, C, q_b, q_c, y_b, gamma_Q,
+    HOT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """out[b,c] = (1 - gamma_Q) Q[b,c] + gamma_Q [y_b = c].  dQ = (1 - gamma_Q) dout: the same without HOT."""
+    rows = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
+    classes = tl.program_id(1) * BN + tl.arange(0, BN)
+    live = rows < B
+    inside = live[:, None] & (classes < C)[None, :]
+    at = Q + rows[:, None] * q_b + classes[None, :].to(tl.int64) * q_c
+    mixed = (1.0 - gamma_Q) * tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    if HOT:
+        y = tl.load(y_M + rows * y_b, mask=live, other=-1)
+        mixed += gamma_Q * (y[:, None] == classes[None, :]).to(tl.float32)
+    tl.store(out + rows[:, None] * C + classes[None, :], mixed.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["B"])
+def structure_kernel(
+    Q, P,  # (B, C)
+    losses,  # (blocks, 2) out: 0, and the block's sum of KL(Q || P)
+    Q_parts,  # (blocks, C) out: the block's column sums of Q
+    B, C, q_b, q_c, p_b, p_c,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """KL[b] = sum_c Q (log Q - log P) where Q > 0, and Q's column sums, of one block of rows. No gradient."""
+    block = tl.program_id(0)
+    rows = (block * BM + tl.arange(0, BM)).to(tl.int64)
+    live = rows < B
+    kl = tl.zeros((BM,), tl.float32)
+    for c0 in range(0, C, BN):
+        classes = c0 + tl.arange(0, BN)
+        wide = classes[None, :].to(tl.int64)
+        inside = live[:, None] & (classes < C)[None, :]
+        q = tl.load(Q + rows[:, None] * q_b + wide * q_c, mask=inside, other=0.0).to(tl.float32)
+        p = tl.load(P + rows[:, None] * p_b + wide * p_c, mask=inside, other=1.0).to(tl.float32)
+        held = q > 0
+        ratio = tl.log(tl.where(held, q, 1.0)) - tl.log(tl.where(held, p, 1.0))
+        kl += tl.sum(q * ratio, 1)
+        tl.store(Q_parts + block.to(tl.int64) * C + classes, tl.sum(q, 0), mask=classes < C)
+    tl.store(losses + 2 * block, 0.0)
+    tl.store(losses + 2 * block + 1, tl.sum(kl, 0))
+
+
+@triton.jit(do_not_specialize=["blocks", "B"])
+def structure_total_kernel(losses, Q_parts, out, blocks, B, C, BM: tl.constexpr, BN: tl.constexpr):
+    """out = sum KL / B + sum_c Qbar_c log Qbar_c. One program."""
+    _, structure = head_totals(losses, Q_parts, blocks, B, C, BM, BN)
+    tl.store(out, structure)
+
+
+@triton.jit
+def shrink_kernel(pi, out, C, BN: tl.constexpr):  # pi (C,), out (C,)
+    """out = pi^beta / sum_c pi^beta, beta = 1 - exp(H(pi)) / C. No gradient."""
+    classes = tl.program_id(0) * BN + tl.arange(0, BN)
+    held = classes < C
+    tl.store(out + classes, tl.exp(log_prior_tile(pi, classes, held, C, 1, 0, BN)), mask=held)
+
+
+def _empty(like: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+
+# --- Eq. (10) ----------------------------------------------------------------------------------
+
+
+def _mix(Q: Tensor, y_M: Tensor, gamma_Q: float) -> Tensor:
+    return _launch_mix(Q, y_M, gamma_Q, torch.float32)
+
+
+def _launch_mix(Q: Tensor, y_M: Tensor | None, gamma_Q: float, dtype: torch.dtype) -> Tensor:
+    B, C = Q.shape
+    out, config = torch.empty((B, C), dtype=dtype, device=Q.device), configs.elementwise(C)
+    launch(
+        mixed_labels_kernel, (triton.cdiv(B, config.BM), triton.cdiv(C, config.BN)),
+        Q, Q if y_M is None else y_M, out, B, C, *Q.stride(), 0 if y_M is None else y_M.stride(0), gamma_Q,
+        reads=(Q, y_M), writes=(out,),
+        HOT=y_M is not None, BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+    )  # fmt: skip
+    return out
+
+
+def _mix_gradient(grad: Tensor, like: Tensor, gamma_Q: float) -> Tensor:
+    return _launch_mix(grad, None, gamma_Q, like.dtype)
+
+
+def _mix_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    Q, _, ctx.gamma_Q = inputs
+    ctx.save_for_backward(Q)
+
+
+def _mix_backward(run: Any, ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    return run(grad, *ctx.saved_tensors, ctx.gamma_Q), None, None
+
+
+_mix_op = Differentiable(
+    "mixed_labels", _mix, lambda Q, y_M, gamma_Q: Q.new_empty(Q.shape, dtype=torch.float32), _mix_setup,
+    Operator("mixed_labels_backward", _mix_gradient, lambda grad, like, gamma_Q: like.new_empty(like.shape)),
+    _mix_backward,
+)  # fmt: skip
+
+
+def mixed_labels(
+    Q: Tensor,  # (B, C)
+    y_M: Tensor,  # (B,) int64
+    gamma_Q: float,
+) -> Tensor:
+    """(1 - gamma_Q) * Q + gamma_Q * one_hot(y_M): Eq. (10). (B, C)."""
+    check_float("Q", Q, 2)
+    check_labels("y_M", y_M, Q.shape[0], Q.device)
+    labels: Tensor = _mix_op(Q, y_M, float(gamma_Q))
+    return labels
+
+
+# --- Eqs. (5) and (2*) -------------------------------------------------------------------------
+
+
+def _structure(Q: Tensor, P: Tensor) -> Tensor:
+    (B, C), config = Q.shape, configs.objective(*Q.shape)
+    blocks = triton.cdiv(B, config.BM)
+    losses, Q_parts, out = _empty(Q, blocks, 2), _empty(Q, blocks, C), _empty(Q)
+    launch(
+        structure_kernel, (blocks,), Q, P, losses, Q_parts, B, C, *Q.stride(), *P.stride(),
+        reads=(Q, P), writes=(losses, Q_parts), BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+    )  # fmt: skip
+    config = configs.totals(C)
+    launch(
+        structure_total_kernel, (1,), losses, Q_parts, out, blocks, B, C,
+        reads=(losses, Q_parts), writes=(out,), BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+    )  # fmt: skip
+    return out
+
+
+def _shrink(pi: Tensor) -> Tensor:
+    out, BN = _empty(pi, len(pi)), configs.prior_tile(len(pi))
+    launch(shrink_kernel, (triton.cdiv(len(pi), BN),), pi, out, len(pi), reads=(pi,), writes=(out,), BN=BN)
+    return out
+
+
+_structure_op = Operator("structure_loss", _structure, lambda Q, P: Q.new_empty((), dtype=torch.float32))
+_shrink_op = Operator("shrink_prior", _shrink, lambda pi: pi.new_empty(pi.shape, dtype=torch.float32))
+
+
+def structure_loss(
+    Q: Tensor,  # (B, C)
+    P: Tensor,  # (B, C)
+) -> Tensor:
+    """(Q * (Q / P).log()).sum() / len(Q) + torch.xlogy(Q.mean(0), Q.mean(0)).sum(): Eq. (5), a metric: no gradient."""
+    check_float("Q", Q, 2)
+    check_like("P", P, tuple(Q.shape), Q.device)
+    check_constant("structure_loss", Q, P)
+    structure: Tensor = _structure_op(Q, P)
+    return structure
+
+
+def shrink_prior(
+    pi: Tensor,  # (C,)
+) -> Tensor:
+    """pi**beta / (pi**beta).sum(), beta = 1 - entropy(pi).exp() / len(pi): Eq. (2*). (C,). No gradient."""
+    check_float("pi", pi, 1)
+    check_constant("shrink_prior", pi)
+    shrunk: Tensor = _shrink_op(pi.contiguous())
+    return shrunk

@@ -1,0 +1,218 @@
+"""What the kernels cost, without a GPU: `python -m fastget.kernels.report`.
+
+First every kernel in every configuration, compiled for every architecture: registers, spills, shared memory against
+the limit, occupancy by formula, matrix instructions, atomics. Then one GeT step per problem size: launches and bytes
+against eager PyTorch and against the minimum, and the time that bandwidth and launch latency allow.
+
+Exit code 1 if a claim is broken: a spill on sm_80, sm_90 or sm_100, shared memory over the limit, an atomic in the
+memory update, a matrix product without matrix instructions, or a kernel that does not compile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.table import Table
+
+from fastget.kernels import traffic
+from fastget.kernels.compile import ARCHITECTURES, Resources, architecture, inspect_all, pairs
+from fastget.kernels.launch import interpreting
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def parse_size(text: str) -> tuple[int, int, int]:
+    """ "256,345,2048" -> (B, C, D)"""
+    try:
+        B, C, D = (int(part) for part in text.replace("x", ",").split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected batch,classes,width such as 256,345,2048, got {text!r}") from error
+    if min(B, D) < 1 or C < 2:
+        raise argparse.ArgumentTypeError(f"expected a batch and a width of at least 1 and 2 classes, got {text!r}")
+    return B, C, D
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the report, for `python -m` and for a subcommand."""
+    parser.add_argument("--arch", nargs="+", choices=list(ARCHITECTURES), default=list(ARCHITECTURES), metavar="ARCH",
+                        help=f"compile for these only; any of {', '.join(ARCHITECTURES)}")  # fmt: skip
+    parser.add_argument("--fast", action="store_true", help="every kernel, but not every configuration")
+    parser.add_argument("--full", action="store_true", help="a row per configuration; otherwise the worst per kernel")
+    parser.add_argument("--csv", type=Path, metavar="FILE",
+                        help="write a row per configuration to FILE, and one per problem size to FILE's name with "
+                        "_traffic before its suffix")  # fmt: skip
+    parser.add_argument("--sizes", nargs="*", type=parse_size, default=list(traffic.SIZES), metavar="B,C,D",
+                        help="sizes of the second table: batch,classes,width; none leaves it out")  # fmt: skip
+    parser.add_argument("--dtype", choices=list(DTYPES), default="float32", help="of the features in that table")
+    parser.add_argument("--latency", type=float, default=traffic.LATENCY * 1e6, metavar="US",
+                        help="microseconds from one launch to the next (default %(default)g)")  # fmt: skip
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="processes that compile; at most, and by default, one per core"
+    )
+
+
+# --- the first table: resources -----------------------------------------------------------------
+
+
+def collect(archs: Sequence[str], fast: bool, jobs: int | None, console: Console) -> list[Resources]:
+    """Compile the catalogue, with a progress bar; rows in the catalogue's order."""
+    from fastget.kernels.catalogue import variants
+
+    chosen = [v for v in variants() if v.fast or not fast]
+    order = {(v.name, arch): i for i, (v, arch) in enumerate(pairs(chosen, archs))}
+    columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeElapsedColumn())
+    rows = []
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("compiling", total=len(order))
+        for row in inspect_all(chosen, archs, jobs):
+            rows.append(row)
+            progress.advance(task)
+    return sorted(rows, key=lambda r: order[r.variant, r.arch])
+
+
+def resource_table(rows: Iterable[Resources], full: bool) -> Table:
+    """One row per configuration and architecture, or the worst of each kernel, type and architecture."""
+    table = Table(title="What the compiler made of the kernels", caption=None if full else "the worst of each group")
+    for name in ("kernel", "type", "arch"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("configuration" if full else "configs", overflow="fold")
+    for name in ("registers", "spills", "shared / limit", "occupancy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("matrix", "atomics", "claims"):
+        table.add_column(name, no_wrap=True)
+    groups: dict[tuple[str, ...], list[Resources]] = {}
+    for row in rows:
+        key = (row.name, row.dtype, row.arch, row.config if full else "")
+        groups.setdefault(key, []).append(row)
+    for (name, dtype, arch, config), group in groups.items():
+        table.add_row(name.removesuffix("_kernel"), dtype, arch, escape(config) or str(len(group)), *_cells(group))
+    return table
+
+
+def _cells(group: list[Resources]) -> list[str]:
+    most = max(group, key=lambda r: r.shared)
+    matrix = {op.split(".")[0] if op[0].isupper() else "mfma" for r in group for op in r.mma.split()}
+    atomics = {op.split(".")[0] for r in group for op in r.atomics.split()}
+    broken = sum(bool(r.broken_claims()) for r in group)
+    stack, spills = max(r.stack for r in group), max(r.spills for r in group)
+    return [
+        str(max(r.registers for r in group)),
+        f"[yellow]{stack} B, {spills} x[/]" if stack or spills else "0",
+        f"{most.shared:,} / {most.shared_limit:,}",
+        f"{min(r.occupancy for r in group):.0%}",
+        " ".join(sorted(matrix)) or "-",
+        " ".join(sorted(atomics)) or "none",
+        f"[red]{broken} broken[/]" if broken else "[green]hold[/]",
+    ]
+
+
+# --- the second table: traffic ------------------------------------------------------------------
+
+
+def traffic_rows(sizes: Sequence[tuple[int, int, int]], dtype: torch.dtype, latency: float) -> list[dict[str, Any]]:
+    """Launches, bytes and least times of one step per problem size."""
+    rows = []
+    for B, C, D in sizes:
+        eager, fused = traffic.eager_step(B, C, D, dtype), traffic.fused_step(B, C, D, dtype)
+        least = traffic.minimum_bytes(B, C, D, dtype)
+        row: dict[str, Any] = {
+            "B": B, "C": C, "D": D, "dtype": str(dtype).removeprefix("torch."),
+            "launches_eager": eager.launches, "launches_fused": fused.launches + len(fused.others),
+            "bytes_eager": eager.bytes, "bytes_fused": fused.bytes, "bytes_minimum": least,
+        }  # fmt: skip
+        for gpu in traffic.GPUS:
+            row[f"us_eager {gpu.name}"] = 1e6 * gpu.seconds(eager.transfers, latency)
+            row[f"us_fused {gpu.name}"] = 1e6 * gpu.seconds(fused.transfers, latency)
+            row[f"us_products {gpu.name}"] = 1e6 * traffic.products(B, C, D) / gpu.tf32
+        rows.append(row)
+    return rows
+
+
+def traffic_table(rows: list[dict[str, Any]], latency: float) -> Table:
+    """Eager, fused and minimum side by side."""
+    caption = (
+        "Bytes: each launch's tensors once; what other blocks read again is taken to be in the cache. "
+        f"Times are floors: per launch the larger of {latency * 1e6:g} us and bytes / bandwidth "
+        f"({', '.join(f'{g.name} {g.bandwidth / 1e9:,.0f} GB/s' for g in traffic.GPUS)}). In brackets the matrix "
+        "products alone at the TF32 peak: where that is more, arithmetic is the bound."
+    )
+    table = Table(title="One GeT step: forward, backward, memory", caption=caption)
+    table.add_column("batch, classes, width")
+    for name in ("launches", "bytes", "of the minimum", *(f"{g.name}, us" for g in traffic.GPUS)):
+        table.add_column(name, justify="right")
+    for r in rows:
+        table.add_row(
+            f"{r['B']}, {r['C']}, {r['D']} {r['dtype']}",
+            f"{r['launches_eager']} -> {r['launches_fused']}",
+            f"{r['bytes_eager'] / 1e6:,.1f} -> {r['bytes_fused'] / 1e6:,.1f} MB",
+            f"{r['bytes_eager'] / r['bytes_minimum']:.1f}x -> {r['bytes_fused'] / r['bytes_minimum']:.2f}x",
+            *(
+                f"{r[f'us_eager {g.name}']:,.0f} -> {r[f'us_fused {g.name}']:,.0f} ({r[f'us_products {g.name}']:,.0f})"
+                for g in traffic.GPUS
+            ),
+        )
+    return table
+
+
+# --- the program --------------------------------------------------------------------------------
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
+    """A CSV file with these columns; the directory is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, header)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def run(args: argparse.Namespace, console: Console | None = None) -> int:
+    """The report. Returns the exit code."""
+    console = console or Console(width=None if sys.stdout.isatty() else 140)
+    if interpreting():
+        console.print(
+            "[red]TRITON_INTERPRET is set: the kernels are the interpreter's and cannot be compiled. Unset it."
+        )
+        return 2
+    for name in args.arch:
+        architecture(name)
+    rows = collect(args.arch, args.fast, args.jobs, console)
+    console.print(resource_table(rows, args.full))
+    steps = traffic_rows(args.sizes, DTYPES[args.dtype], args.latency * 1e-6)
+    if steps:
+        console.print(traffic_table(steps, args.latency * 1e-6))
+    if args.csv:
+        header = [*(f.name for f in fields(Resources)), "broken_claims"]
+        write_csv(args.csv, header, ({**asdict(r), "broken_claims": "; ".join(r.broken_claims())} for r in rows))
+        if steps:
+            write_csv(args.csv.with_stem(args.csv.stem + "_traffic"), list(steps[0]), steps)
+    broken = [(r, claim) for r in rows for claim in r.broken_claims()]
+    for r, claim in broken:
+        console.print(f"[red]broken[/] {escape(r.variant)} on {r.arch}: {escape(claim)}", highlight=False)
+    kernels = len({r.name for r in rows})
+    console.print(f"{kernels} kernels, {len(rows)} compilations, {len(broken)} broken claims")
+    return 1 if broken or not rows else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m fastget.kernels.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

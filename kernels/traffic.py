@@ -1,0 +1,187 @@
+"""Launches and bytes of one GeT step: eager PyTorch, these kernels, and the least that any code could do.
+
+Nothing is computed: the reference runs on meta tensors under a counter, the kernels run dry.
+
+    count = fused_step(256, 345, 2048)
+    count.launches, count.bytes, count.seconds(GPUS["H100"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fastget.kernels.launch import HOOKS, Launch, record
+
+SIZES = ((36, 65, 256), (256, 345, 2048), (4096, 1000, 2048))  # (B, C, D)
+LATENCY = 4e-6  # seconds from one kernel's launch to the next, as a stream of eager launches has it
+NO_LAUNCH = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh", "_unsafe_view"}
+OVERWRITES = {"copy_", "fill_", "zero_"}  # their first operand is written and not read
+
+
+@dataclass(frozen=True)
+class GPU:
+    """A data sheet."""
+
+    name: str
+    bandwidth: float  # bytes per second
+    tf32: float  # dense TF32 operations per second
+
+    def seconds(self, transfers: tuple[int, ...], latency: float = LATENCY) -> float:
+        """Launches one after the other, each as long as its bytes or its launch takes, whichever is more."""
+        return sum(max(latency, moved / self.bandwidth) for moved in transfers)
+
+
+GPUS = (
+    GPU("A100 80GB", 2.039e12, 156e12),
+    GPU("H100 SXM", 3.350e12, 495e12),
+    GPU("B200", 8.000e12, 1100e12),
+)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one step does on the device."""
+
+    names: tuple[str, ...]  # of the launches
+    transfers: tuple[int, ...]  # bytes that each reads and writes
+    others: tuple[str, ...] = ()  # operators of PyTorch beside the kernels
+
+    @property
+    def launches(self) -> int:
+        return len(self.names)
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.transfers)
+
+
+def nbytes(tensor: Tensor) -> int:
+    """Bytes of the elements that a tensor holds; an expanded axis is one element wide."""
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        elements *= size if stride != 0 else min(size, 1)
+    return elements * tensor.element_size()
+
+
+class CountOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Each operator that would launch a kernel in eager mode, with the bytes of its operands and results."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+        self.transfers: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        read = (args[1:] if name in OVERWRITES else args, kwargs)
+        operands = [t for t in tree_leaves(read) if isinstance(t, Tensor)]
+        results = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+        if results and not (func.is_view or name in NO_LAUNCH):
+            self.names.append(name)
+            self.transfers.append(sum(map(nbytes, operands)) + sum(map(nbytes, results)))
+        return out
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The tensors of one step."""
+
+    features: Tensor  # (B, D)
+    mu: Tensor  # (C, D)
+    mu_g: Tensor  # (C, D)
+    mu_f: Tensor  # (C, D)
+    pi: Tensor  # (C,)
+    labels: Tensor  # (B,) int64
+    health: Tensor  # (2,) int64
+
+    @staticmethod
+    def make(make: Callable[..., Tensor], B: int, C: int, D: int, dtype: torch.dtype) -> StepInputs:
+        """`make(*shape, dtype=...)` is called for each tensor; the three that are learnt require a gradient."""
+        return StepInputs(
+            features=make(B, D, dtype=dtype).requires_grad_(),
+            mu=make(C, D, dtype=torch.float32),
+            mu_g=make(C, D, dtype=torch.float32).requires_grad_(),
+            mu_f=make(C, D, dtype=torch.float32).requires_grad_(),
+            pi=make(C, dtype=torch.float32),
+            labels=make(B, dtype=torch.int64),
+            health=make(2, dtype=torch.int64),
+        )
+
+
+def step(ops: ModuleType, x: StepInputs, *, tau: float = 0.15, gamma_Q: float = 0.5) -> tuple[Tensor, Any]:
+    """One GeT step under METHOD.md's defaults: E, C and the loss, backward, memory. The loss and its expectation."""
+    e = ops.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, tau, labels=x.labels)
+    loss: Tensor = ops.objective(e, gamma_Q, gamma_Q).loss
+    loss.backward()  # type: ignore[no-untyped-call]
+    ops.update_memory_(x.mu, x.pi, x.health, e, 0.01, 0.01)
+    return loss, e
+
+
+def _meta(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def eager_step(B: int, C: int, D: int, dtype: torch.dtype = torch.float32) -> Traffic:
+    """The reference in eager PyTorch, operator by operator."""
+    from fastget import reference
+
+    inputs = StepInputs.make(_meta, B, C, D, dtype)
+    with CountOperators() as counter:
+        step(reference, inputs)
+    return Traffic(tuple(counter.names), tuple(counter.transfers))
+
+
+def fused_step(B: int, C: int, D: int, dtype: torch.dtype = torch.float32) -> Traffic:
+    """The kernels, launch by launch, and what PyTorch does beside them."""
+    from fastget import kernels
+
+    inputs = StepInputs.make(_meta, B, C, D, dtype)
+    names: list[str] = []
+    transfers: list[int] = []
+    with CountOperators() as counter, record(dry=True) as held:
+
+        def note(launch: Launch) -> None:
+            names.append(launch.name)
+            transfers.append(launch.bytes)
+            held.clear()  # a gradient that someone else holds would be copied, where it is otherwise just taken
+
+        HOOKS.append(note)
+        try:
+            step(kernels, inputs)
+        finally:
+            HOOKS.remove(note)
+    beside = tuple(name for name in counter.names if name != "ones_like")  # the 1 that backward() starts from
+    return Traffic(tuple(names), tuple(transfers), beside)
+
+
+def minimum_bytes(B: int, C: int, D: int, dtype: torch.dtype = torch.float32) -> int:
+    """Bytes of a step whose every phase reads its inputs and writes its outputs once, and keeps nothing else.
+
+    E        features, mu, mu_g, mu_f, pi, labels           -> S_g, S_f, y_M, the statistics to be all-reduced
+    C, loss  S_g, S_f, y_M, column sums                     -> five scalars
+    backward features, mu_g, mu_f, S_g, S_f, y_M            -> their three gradients
+    memory   mu, pi, class sums, counts, prior_sum, health  -> mu, pi, health
+    """
+    half = torch.empty((), dtype=dtype).element_size()
+    features, prototypes, logits, classes, labels = B * D * half, C * D * 4, B * C * 4, C * 4, B * 8
+    sums = prototypes + classes
+    expectation = features + 3 * prototypes + classes + labels + 2 * logits + labels + 3 * classes + 8 + sums
+    loss = 2 * logits + labels + 2 * classes + 20
+    backward = 2 * features + 4 * prototypes + 2 * logits + labels + 2 * classes
+    memory = 2 * prototypes + 2 * classes + sums + classes + 8 + 32
+    return expectation + loss + backward + memory
+
+
+def products(B: int, C: int, D: int) -> float:
+    """Floating-point operations of the matrix products: three forward, four backward, one of the class sums."""
+    return 2.0 * B * C * D * (3 + 4 + 1)

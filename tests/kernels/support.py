@@ -1,0 +1,148 @@
+"""Inputs and measures that the kernels' tests share. Shapes: B images, C classes, D feature width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from fastget import kernels, reference
+
+# Odd in every dimension; one row; two classes; more than one tile each way.
+SHAPES = [(1, 2, 1), (5, 3, 7), (37, 67, 33), (18, 33, 130)]
+P_TOLERANCE, LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-6, 1e-6, 5e-6
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's inputs."""
+
+    features: Tensor  # (B, D)
+    mu: Tensor  # (C, D)
+    mu_g: Tensor  # (C, D)
+    mu_f: Tensor  # (C, D)
+    pi: Tensor  # (C,)
+    labels: Tensor  # (B,) int64
+
+    def to(self, dtype: torch.dtype) -> Batch:
+        """Floating-point fields in `dtype`; fresh leaves."""
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Batch(**{k: v.detach().to(dtype).clone() if v.is_floating_point() else v for k, v in moved.items()})
+
+    def leaves(self, *names: str) -> Batch:
+        """The same with fresh leaves that require a gradient."""
+        return replace(self, **{n: getattr(self, n).detach().clone().requires_grad_() for n in names})
+
+
+def batch(B: int, C: int, D: int, *, norm: float = 1.0, seed: int = 0) -> Batch:
+    """Random features, prototypes and a skewed prior with entries at the floor."""
+    g = torch.Generator().manual_seed(seed)
+    features, prototypes = torch.randn(B, D, generator=g), torch.randn(3, C, D, generator=g)
+    pi = torch.rand(C, generator=g) ** 4
+    pi = (pi / pi.sum()).clamp_min(1e-8)
+    pi[-1] = 1e-8
+    labels = torch.randint(0, C, (B,), generator=g)
+    mu, mu_g, mu_f = prototypes.unbind()
+    return Batch(features * norm, mu, mu_g, mu_f, pi, labels)
+
+
+def step_inputs(x: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return x.features, x.mu, x.mu_g, x.mu_f, x.pi
+
+
+def error(actual: Tensor, expected: Tensor) -> float:
+    """Largest absolute difference; NaN counts as infinite."""
+    assert actual.shape == expected.shape, f"shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    if actual.numel() == 0:
+        return 0.0
+    worst = (actual.double() - expected.double()).abs().max()
+    return float(worst) if bool(torch.isfinite(worst)) else float("inf")
+
+
+def relative(actual: Tensor, expected: Tensor) -> float:
+    """Largest absolute difference over the largest expected value."""
+    return error(actual, expected) / max(float(expected.abs().max()), 1e-30)
+
+
+def gradients(
+    ops: ModuleType, x: Batch, tau: float, gammas: tuple[float, float] = (0.5, 0.5), weights: Any = (3.0, 0.0, 0.0),
+    needs: tuple[str, ...] = ("features", "mu_g", "mu_f"), **options: Any,
+) -> tuple[Any, list[Tensor]]:  # fmt: skip
+    """The objective, and the gradient of weights . (loss, loss_g, loss_f) to the inputs in `needs`."""
+    x = x.leaves(*needs)
+    out = ops.objective(ops.expectation(*step_inputs(x), tau, **options), *gammas)
+    total = sum(w * value for w, value in zip(weights, (out.loss, out.loss_g, out.loss_f), strict=True) if w)
+    total.backward()
+    found = [getattr(x, n).grad for n in needs]
+    return out, found
+
+
+def rebalanced(e: Any) -> tuple[Tensor, Tensor]:
+    """Q_g and Q_f as the objective makes them, from what an expectation hands on."""
+    return tuple(torch.softmax(S - 0.5 * c.log(), 1) for S, c in ((e.S_g, e.colsum_g), (e.S_f, e.colsum_f)))  # type: ignore[return-value]
+
+
+@contextmanager
+def nan_filled() -> Iterator[None]:
+    """torch.empty gives NaN (or the lowest integer): an element that no kernel wrote shows."""
+    empty = torch.empty
+
+    def filled(*args: Any, **kwargs: Any) -> Tensor:
+        out = empty(*args, **kwargs)
+        return out.fill_(float("nan") if out.is_floating_point() else torch.iinfo(out.dtype).min)
+
+    with patch.object(torch, "empty", filled):
+        yield
+
+
+def half_rule(
+    run: Callable[[ModuleType, Batch], Tensor], x: Batch, dtype: torch.dtype, tolerance: float = 1e-6
+) -> None:
+    """CCE's rule: the kernel's error against float32 on the same values is at most PyTorch's own error in `dtype`."""
+    x = x.to(dtype)
+    exact = run(reference, x.to(torch.float32))
+    kernel_error = error(run(kernels, x), exact)
+    torch_error = error(run(_Half(dtype), x), exact)  # type: ignore[arg-type]
+    assert kernel_error <= torch_error + tolerance, f"kernel {kernel_error:.2e}, torch in {dtype} {torch_error:.2e}"
+
+
+class _Half:
+    """The reference with its widening to float32 taken out: PyTorch at the type itself."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(reference, name)
+
+        def narrow(*args: Any, **kwargs: Any) -> Any:
+            with patch.object(reference, "_wide", lambda x: x):
+                return function(*args, **kwargs)
+
+        return narrow
+
+
+Run = Callable[[ModuleType, Tensor, Tensor, Tensor], Tensor]
+
+
+def weight_of(x: Batch) -> Tensor:
+    return torch.randn(len(x.features), len(x.mu), generator=torch.Generator().manual_seed(5))
+
+
+def with_gradients(ops: ModuleType, run: Run, x: Batch, weight: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """`run`'s result, and the gradient of weight . result to features, prototypes and log prior."""
+    leaves = [t.detach().clone().requires_grad_() for t in (x.features, x.mu_g, x.pi.log())]
+    out = run(ops, *leaves)
+    return out.detach(), list(torch.autograd.grad((out * weight.to(out.dtype)).sum(), leaves))
+
+
+def posteriors(B: int, C: int) -> Tensor:
+    P = torch.softmax(3 * torch.randn(B, C, generator=torch.Generator().manual_seed(B)), 1)
+    P[:, C // 2] = 0  # a column of mass zero
+    return P

@@ -1,0 +1,143 @@
+"""The fused gradient against autograd of the reference in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastget import kernels, reference
+from fastget.kernels.launch import record
+from tests.kernels.checker import assert_order_free, check_addresses
+from tests.kernels.support import (
+    GRADIENT_TOLERANCE,
+    SHAPES,
+    batch,
+    error,
+    gradients,
+    nan_filled,
+    relative,
+    step_inputs,
+)
+
+
+@pytest.mark.parametrize("gammas", [(0.5, 0.2), (0.0, 1.0)], ids=str)
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s[2] > 1], ids=str)
+def test_matches_reference(shape: tuple[int, int, int], gammas: tuple[float, float]) -> None:
+    x = batch(*shape)
+    with nan_filled():
+        _, found = gradients(kernels, x, 0.15, gammas, weights=(3.0, -0.4, 0.7))
+    _, expected = gradients(reference, x.to(torch.float64), 0.15, gammas, weights=(3.0, -0.4, 0.7))
+    for name, d, wanted in zip(("features", "mu_g", "mu_f"), found, expected, strict=True):
+        assert relative(d, wanted) < GRADIENT_TOLERANCE, name
+
+
+@pytest.mark.parametrize("weights", [(0.0, 2.0, 0.0), (0.0, 0.0, 2.0), (1.0, 0.0, 1.0)], ids=str)
+@pytest.mark.parametrize("need", ["features", "mu_g", "mu_f"])
+def test_each_loss_and_each_input_alone(weights: tuple[float, ...], need: str) -> None:
+    x = batch(14, 9, 20)
+    _, (expected,) = gradients(reference, x.to(torch.float64), 0.15, weights=weights, needs=(need,))
+    with record() as launches:
+        _, (found,) = gradients(kernels, x, 0.15, weights=weights, needs=(need,))
+    if (need, weights[:2]) in {("mu_f", (0.0, 2.0)), ("mu_g", (0.0, 0.0))}:
+        assert found is None, "no path from this loss to this input"
+        assert float(expected.abs().max()) == 0
+        return
+    assert relative(found, expected) < GRADIENT_TOLERANCE
+    (backward,) = [launch for launch in launches if launch.name == "backward_kernel"]
+    assert len(backward.writes) == 1, "only the gradient that is required is written"
+
+
+@pytest.mark.parametrize("norm", [1e-6, 1e4])
+@pytest.mark.parametrize("tau", [0.01, 1.0])
+def test_temperatures_and_norms(tau: float, norm: float) -> None:
+    x = batch(21, 35, 70, norm=norm)
+    _, found = gradients(kernels, x, tau)
+    _, expected = gradients(reference, x.to(torch.float64), tau)
+    for d, wanted in zip(found, expected, strict=True):
+        assert relative(d, wanted) < GRADIENT_TOLERANCE
+
+
+def test_large_tiles() -> None:
+    x = batch(520, 5, 6)  # beyond 512 rows the tables change
+    _, found = gradients(kernels, x, 0.15)
+    _, expected = gradients(reference, x.to(torch.float64), 0.15)
+    for d, wanted in zip(found, expected, strict=True):
+        assert relative(d, wanted) < GRADIENT_TOLERANCE
+
+
+def test_vectors_without_a_length() -> None:
+    x = batch(7, 6, 12)
+    x.features[2] = 0
+    x.mu_g[4] = 0
+    x.mu_f[1] = 1e-14
+    _, found = gradients(kernels, x, 0.15)
+    _, expected = gradients(reference, x.to(torch.float64), 0.15)
+    for d, wanted in zip(found, expected, strict=True):
+        assert relative(d, wanted) < GRADIENT_TOLERANCE
+    assert float(found[0][2].abs().max()) == float(found[1][4].abs().max()) == float(found[2][1].abs().max()) == 0
+
+
+def test_confident_posteriors() -> None:
+    x = batch(6, 5, 8)
+    x = replace(x, features=x.mu_g[[0, 1, 2, 3, 4, 0]] * 7, pi=torch.full((5,), 0.2))
+    _, found = gradients(kernels, x, 0.04, (0.0, 0.0))
+    _, expected = gradients(reference, x.to(torch.float64), 0.04, (0.0, 0.0))
+    for d, wanted in zip(found, expected, strict=True):
+        # P - y nearly cancels here: the measure is a slope of 1, which is 3 / (B tau |f|).
+        assert error(d, wanted) < GRADIENT_TOLERANCE * max(float(wanted.abs().max()), 3 / (6 * 0.04))
+
+
+def test_strided_inputs_and_contiguous_gradients() -> None:
+    x = batch(11, 13, 10)
+    _, expected = gradients(kernels, x, 0.2)
+    f, g, h = (t.T.contiguous().T.requires_grad_() for t in (x.features, x.mu_g, x.mu_f))
+    out = kernels.objective(kernels.expectation(f, x.mu, g, h, x.pi, 0.2), 0.5, 0.5)
+    (3 * out.loss).backward()  # type: ignore[no-untyped-call]
+    for leaf, wanted in zip((f, g, h), expected, strict=True):
+        assert leaf.grad is not None
+        assert torch.equal(leaf.grad, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_types(dtype: torch.dtype) -> None:
+    x = batch(13, 21, 40)
+    x = replace(x, features=x.features.to(dtype), mu_g=x.mu_g.to(dtype))
+    _, found = gradients(kernels, x, 0.15)
+    _, exact = gradients(reference, x.to(torch.float32), 0.15)
+    assert [d.dtype for d in found] == [dtype, dtype, torch.float32]
+    for d, wanted in zip(found, exact, strict=True):  # no worse than the exact gradient rounded to the type, twice
+        assert error(d, wanted) <= 2 * error(wanted.to(d.dtype), wanted) + GRADIENT_TOLERANCE * float(
+            wanted.abs().max()
+        )
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    B=st.integers(1, 40), C=st.integers(2, 40), D=st.integers(2, 70), tau=st.floats(0.05, 1.0), seed=st.integers(0, 9)
+)
+def test_drawn_shapes(B: int, C: int, D: int, tau: float, seed: int) -> None:
+    x = batch(B, C, D, seed=seed)
+    with nan_filled():
+        _, found = gradients(kernels, x, tau, (0.4, 0.6))
+    _, expected = gradients(reference, x.to(torch.float64), tau, (0.4, 0.6))
+    for d, wanted in zip(found, expected, strict=True):
+        # Where D is 2 and all cosines are near 1 the gradient is a small difference of large terms.
+        assert error(d, wanted) < GRADIENT_TOLERANCE * max(float(wanted.abs().max()), 0.1 / (B * tau))
+
+
+def test_addresses_and_order() -> None:
+    x = batch(37, 67, 33).leaves("features", "mu_g", "mu_f")
+    out = kernels.objective(kernels.expectation(*step_inputs(x), 0.15), 0.5, 0.5)
+    with check_addresses():
+        (out.loss + out.loss_g).backward()  # type: ignore[no-untyped-call]
+    small = batch(18, 20, 70)
+
+    def run() -> tuple[Any, ...]:
+        return tuple(gradients(kernels, small, 0.15)[1])
+
+    assert_order_free(run, seeds=(1,))

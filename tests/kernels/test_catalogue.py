@@ -1,0 +1,87 @@
+"""The catalogue against what really runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+import fastget.kernels
+from fastget.kernels.catalogue import DRIVES, specialise, variants
+from fastget.kernels.launch import compile_options, record
+from tests.kernels.support import batch, step_inputs
+
+
+def jitted() -> set[str]:
+    """Every kernel in the package: decorated, and named as one that is launched."""
+    names = set()
+    for module in pkgutil.iter_modules(fastget.kernels.__path__):
+        members = vars(importlib.import_module(f"fastget.kernels.{module.name}"))
+        names |= {k for k, v in members.items() if k.endswith("_kernel") and hasattr(v, "arg_names")}
+    return names
+
+
+def test_every_kernel_once_and_in_the_fast_subset() -> None:
+    found = list(variants((torch.float32, torch.bfloat16)))
+    assert {v.kernel.fn.__name__ for v in found} == jitted()
+    assert {v.kernel.fn.__name__ for v in found if v.fast} == jitted()
+    assert len({v.name + str(v.signature) + str(v.attrs) for v in found}) == len(found)
+    assert sum(v.fast for v in found) < len(found) / 3
+    for v in found:
+        assert list(v.signature) == list(v.kernel.arg_names), v.name
+        assert {k for k, kind in v.signature.items() if kind == "constexpr"} == set(v.constexprs), v.name
+
+
+def test_what_runs_is_in_it() -> None:
+    known = {(v.kernel.fn.__name__, tuple(sorted(map(str, v.constexprs.items())))) for v in variants((torch.float32,))}
+    x = batch(36, 65, 20).leaves("features", "mu_g", "mu_f")
+    with record(dry=True) as launches:
+        e = fastget.kernels.expectation(*step_inputs(x), 0.15, labels=x.labels)
+        fastget.kernels.objective(e, 0.5, 0.5).loss.backward()  # type: ignore[no-untyped-call]
+    assert len(launches) == 5
+    for launch in launches:
+        _, constexprs, _ = specialise(launch)
+        if "UPCAST" in constexprs:
+            constexprs["UPCAST"] = False
+        assert (launch.name, tuple(sorted(map(str, constexprs.items())))) in known, launch.name
+
+
+def count_differences() -> tuple[int, int]:
+    """Arguments over some steps, and those that Triton's own binder specialises otherwise than `specialise` says."""
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import CUDABackend
+    from triton.runtime.jit import create_function_from_signature
+
+    backend = CUDABackend(GPUTarget("cuda", 90, 32))
+    total = different = 0
+    for shape in ((64, 64, 256), (37, 65, 257), (1, 2, 1)):
+        with record(dry=True) as launches:
+            for drive in DRIVES:
+                drive(torch.bfloat16, *shape)
+        for launch in launches:
+            binder = create_function_from_signature(launch.kernel.signature, launch.kernel.params, backend)
+            options = compile_options(launch.num_warps, launch.num_stages)
+            bound, specialised, _ = binder(*launch.args, **options, **launch.constexprs)
+            signature, _, attrs = specialise(launch)
+            for i, (name, (kind, hint)) in enumerate(zip(bound, specialised, strict=True)):
+                total += 1
+                aligned = kind != "constexpr" and bool(hint)
+                different += (kind, aligned) != (signature[name], (i,) in attrs)
+    return total, different
+
+
+def test_specialised_as_the_jit_does() -> None:
+    code = "from tests.kernels.test_catalogue import count_differences; print(*count_differences())"
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    total, different = map(int, out.stdout.split())
+    assert total > 1000
+    assert different == 0

@@ -1,0 +1,159 @@
+"""The E-step against the reference in float64: logits, y_M, statistics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastget import kernels, reference
+from tests.kernels.checker import assert_order_free, check_addresses
+from tests.kernels.support import P_TOLERANCE, SHAPES, batch, error, half_rule, nan_filled, rebalanced, step_inputs
+
+OPTIONS: list[dict[str, Any]] = [
+    {"prior_estimate": estimate, "prior_shrinkage": shrink, **by}
+    for estimate in ("likelihood", "posterior", "nearest")
+    for shrink, by in ((False, {}), (True, {"use_y_M": True}), (False, {"by_labels": True}))
+]
+
+
+def options_of(option: dict[str, Any], labels: torch.Tensor) -> dict[str, Any]:
+    kept = {k: v for k, v in option.items() if k != "by_labels"}
+    return kept | ({"labels": labels} if option.get("by_labels") else {})
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: "-".join(map(str, o.values())))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_matches_reference(shape: tuple[int, int, int], option: dict[str, Any]) -> None:
+    x = batch(*shape)
+    options = options_of(option, x.labels)
+    with nan_filled():
+        e = kernels.expectation(*step_inputs(x), 0.15, **options)
+    r = reference.expectation(*step_inputs(x.to(torch.float64)), 0.15, **options)
+    for S, expected in ((e.S_g, r.S_g), (e.S_f, r.S_f)):
+        assert error(torch.softmax(S, 1), torch.softmax(expected, 1)) < P_TOLERANCE
+    for Q, expected in zip(rebalanced(e), rebalanced(r), strict=True):
+        assert error(Q, expected) < P_TOLERANCE
+    assert torch.equal(e.y_M, r.y_M)
+    assert error(e.statistics, r.statistics) < 2e-6 * max(1, shape[0] / 8)
+    assert (e.counts is None) == (r.counts is None)
+    if e.counts is not None and r.counts is not None:
+        assert torch.equal(e.counts.double(), r.counts)
+    for view in (e.colsum_g, e.colsum_f, e.prior_sum, e.rows, e.bad_rows, e.counts, e.sums):
+        assert view is None or view.untyped_storage().data_ptr() == e.statistics.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("norm", [1e-6, 1.0, 1e4])
+@pytest.mark.parametrize("tau", [0.01, 0.1, 1.0])
+def test_temperatures_and_norms(tau: float, norm: float) -> None:
+    x = batch(21, 35, 70, norm=norm)
+    e = kernels.expectation(*step_inputs(x), tau)
+    r = reference.expectation(*step_inputs(x.to(torch.float64)), tau)
+    # At tau 0.01 logits reach tens: P cannot be closer than one unit in the last place of the logits it is made from.
+    allowed = max(P_TOLERANCE, 2.0**-23 * float(r.S_g.abs().max())) if tau < 0.1 else P_TOLERANCE
+    assert error(torch.softmax(e.S_g, 1), torch.softmax(r.S_g, 1)) <= allowed
+
+
+def test_confident_and_zero_rows() -> None:
+    x = batch(6, 5, 8)
+    features = x.mu_g[[0, 1, 2, 3, 4, 0]] * 7
+    features[5] = 0
+    x = replace(x, features=features, pi=torch.full((5,), 0.2))
+    e = kernels.expectation(*step_inputs(x), 0.04)
+    r = reference.expectation(*step_inputs(x.to(torch.float64)), 0.04)
+    P = torch.softmax(e.S_g, 1)
+    assert P.max() > 1 - 1e-7
+    assert error(P, torch.softmax(r.S_g, 1)) < P_TOLERANCE
+    assert error(P[5], x.pi) < P_TOLERANCE
+
+
+def test_ties_take_the_lowest_class() -> None:
+    x = batch(9, 70, 12)
+    x.mu[:] = x.mu[:1].clone()
+    x = replace(x, pi=torch.full((70,), 1 / 70))
+    e = kernels.expectation(*step_inputs(x), 0.15, prior_estimate="nearest")
+    assert e.y_M.tolist() == [0] * 9
+    assert e.prior_sum.tolist() == [9.0] + [0.0] * 69
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_bad_rows_are_counted_and_labels_stay_in_range(value: float) -> None:
+    x = batch(10, 40, 20)
+    x.features[3, 19] = value
+    x.features[7, 0] = value
+    e = kernels.expectation(*step_inputs(x), 0.15, use_y_M=True)
+    assert float(e.bad_rows) == 2
+    assert float(e.rows) == 10
+    assert 0 <= int(e.y_M.min()) <= int(e.y_M.max()) < 40
+
+
+def test_a_large_finite_norm_is_not_bad() -> None:
+    x = batch(4, 6, 3, norm=1e20)
+    assert float(kernels.expectation(*step_inputs(x), 0.15).bad_rows) == 0
+
+
+@pytest.mark.parametrize("layout", ["strided", "transposed", "sliced"])
+def test_any_layout(layout: str) -> None:
+    x = batch(11, 19, 24)
+    plain = kernels.expectation(*step_inputs(x), 0.15, labels=x.labels)
+
+    def lay(t: torch.Tensor) -> torch.Tensor:
+        if layout == "strided":
+            return torch.stack([t, -t], -1).flatten(1)[:, ::2]
+        return t.T.contiguous().T if layout == "transposed" else torch.cat([t + 1, t], 1)[:, t.shape[1] :]
+
+    features, mu, mu_g, mu_f = (lay(t) for t in (x.features, x.mu, x.mu_g, x.mu_f))
+    assert not features.is_contiguous()
+    labels = torch.stack([x.labels, x.labels + 1], 1)[:, 0]
+    e = kernels.expectation(features, mu, mu_g, mu_f, x.pi, 0.15, labels=labels)
+    for name in ("S_g", "S_f", "y_M", "statistics"):
+        assert torch.equal(getattr(e, name), getattr(plain, name)), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_types(dtype: torch.dtype) -> None:
+    half_rule(
+        lambda ops, x: torch.softmax(ops.expectation(*step_inputs(x), 0.15).S_g.float(), 1), batch(13, 21, 40), dtype
+    )
+    x = batch(13, 21, 40)
+    mixed = replace(x, features=x.features.to(dtype), mu_g=x.mu_g.to(dtype))
+    e = kernels.expectation(*step_inputs(mixed), 0.15, labels=x.labels)
+    r = reference.expectation(*step_inputs(mixed.to(torch.float64)), 0.15, labels=x.labels)
+    assert e.S_g.dtype == e.statistics.dtype == torch.float32
+    assert error(torch.softmax(e.S_g, 1), torch.softmax(r.S_g, 1)) < P_TOLERANCE
+    assert error(e.statistics, r.statistics) < 2e-5
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    B=st.integers(1, 40), C=st.integers(2, 70), D=st.integers(1, 80), tau=st.floats(0.05, 1.0),
+    seed=st.integers(0, 9), norm=st.sampled_from([1e-6, 1e-2, 1.0, 1e4]),
+)  # fmt: skip
+def test_drawn_shapes(B: int, C: int, D: int, tau: float, seed: int, norm: float) -> None:
+    x = batch(B, C, D, seed=seed, norm=norm)
+    with nan_filled():
+        e = kernels.expectation(*step_inputs(x), tau, labels=x.labels)
+    r = reference.expectation(*step_inputs(x.to(torch.float64)), tau, labels=x.labels)
+    assert error(torch.softmax(e.S_f, 1), torch.softmax(r.S_f, 1)) < P_TOLERANCE
+    assert error(e.statistics[: 3 * C + 2], r.statistics[: 3 * C + 2]) < 1e-5
+    assert e.sums is not None
+    assert r.sums is not None
+    assert error(e.sums, r.sums) < 1e-5 * norm
+
+
+def test_addresses_and_order() -> None:
+    x = batch(37, 67, 33)
+    for option in (OPTIONS[0], OPTIONS[2], OPTIONS[7]):
+        with check_addresses():
+            kernels.expectation(*step_inputs(x), 0.15, **options_of(option, x.labels))
+    small = batch(18, 35, 9)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        e = kernels.expectation(*step_inputs(small), 0.15, use_y_M=True)
+        return e.S_g, e.S_f, e.y_M, e.statistics
+
+    assert_order_free(run, seeds=(1,))

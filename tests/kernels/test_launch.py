@@ -1,0 +1,43 @@
+"""The launcher: hooks, the record, bytes, dry runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastget import kernels
+from fastget.kernels.launch import HOOKS, Launch, compile_options, record
+
+
+def test_record_counts_bytes_and_leaves_no_hook() -> None:
+    pi = torch.full((10,), 0.1)
+    with record() as launches:
+        kernels.update_prior(pi, pi, 0.5)
+    (launch,) = launches
+    assert isinstance(launch, Launch)
+    assert (launch.name, launch.grid) == ("prior_kernel", (1,))
+    assert (launch.bytes_read, launch.bytes_written, launch.bytes) == (80, 40, 120)
+    assert not HOOKS
+    kernels.update_prior(pi, pi, 0.5)
+    assert len(launches) == 1
+
+
+def test_a_dry_run_launches_nothing() -> None:
+    mu, pi, health = torch.ones(3, 2), torch.full((3,), 1 / 3), torch.tensor([0, -1])
+    e = kernels.expectation(torch.randn(4, 2), mu, mu, mu, pi, 0.1, use_y_M=True)
+    with record(dry=True) as launches:
+        kernels.update_memory_(mu, pi, health, e, 0.5, 0.5)
+    assert len(launches) == 1
+    assert health.tolist() == [0, -1]
+
+
+def test_hooks_are_removed_after_an_error() -> None:
+    with pytest.raises(ValueError, match="tau"), record():
+        kernels.posterior(torch.ones(2, 3), torch.ones(4, 3), torch.zeros(4), -1.0)
+    assert not HOOKS
+
+
+def test_options_say_how_to_fuse() -> None:
+    assert compile_options(8, 2)["enable_fp_fusion"] is True
+    assert compile_options(8, 2)["maxnreg"] * 8 * 32 <= 65536
+    assert "maxnreg" not in compile_options(4, 2, "hip")

@@ -1,0 +1,101 @@
+"""The C-step and the losses against the reference in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fastget import kernels, reference
+from tests.kernels.checker import assert_order_free, check_addresses
+from tests.kernels.support import LOSS_TOLERANCE, SHAPES, Batch, batch, error, half_rule, nan_filled, step_inputs
+
+
+def losses(x: Batch, tau: float, gammas: tuple[float, float]) -> tuple[kernels.Objective, reference.Objective]:
+    with nan_filled():
+        out = kernels.objective(kernels.expectation(*step_inputs(x), tau), *gammas)
+    return out, reference.objective(reference.expectation(*step_inputs(x.to(torch.float64)), tau), *gammas)
+
+
+@pytest.mark.parametrize("gammas", [(0.5, 0.2), (0.0, 1.0), (1.0, 0.0)], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_matches_reference(shape: tuple[int, int, int], gammas: tuple[float, float]) -> None:
+    out, expected = losses(batch(*shape), 0.15, gammas)
+    for name, value, wanted in zip(out._fields, out, expected, strict=True):
+        assert value.shape == ()
+        assert value.dtype == torch.float32
+        assert error(value, wanted) <= LOSS_TOLERANCE * max(1.0, abs(float(wanted))), name
+
+
+@pytest.mark.parametrize("tau", [0.01, 0.05, 1.0])
+@pytest.mark.parametrize("norm", [1e-6, 1e4])
+def test_temperatures_and_norms(tau: float, norm: float) -> None:
+    out, expected = losses(batch(21, 35, 70, norm=norm), tau, (0.5, 0.5))
+    for name, value, wanted in zip(out._fields, out, expected, strict=True):
+        assert error(value, wanted) <= LOSS_TOLERANCE * max(1.0, abs(float(wanted))), name
+
+
+@pytest.mark.parametrize("shape", [(700, 3, 5), (4100, 2, 3)], ids=str)
+def test_large_batches(shape: tuple[int, int, int]) -> None:
+    """Each another entry of the table of rows. The logits are the reference's: only the C-step is run here."""
+    x = batch(*shape)
+    r = reference.expectation(*step_inputs(x), 0.3)
+    e = kernels.Expectation(*r[:-1], scales=torch.zeros(3 * shape[1] + shape[0]))
+    expected = reference.objective(reference.expectation(*step_inputs(x.to(torch.float64)), 0.3), 0.5, 0.5)
+    with nan_filled():
+        out = kernels.objective(e, 0.5, 0.5)
+    assert error(out.loss, expected.loss) <= LOSS_TOLERANCE * float(expected.loss)
+    assert error(out.structure_g, expected.structure_g) <= 4e-6
+
+
+def test_one_class_batch_and_an_empty_column() -> None:
+    x = batch(8, 6, 10)
+    x = replace(x, features=x.mu_g[:1].expand(8, -1) * 3, pi=torch.full((6,), 1 / 6))
+    out, expected = losses(x, 0.01, (0.5, 0.5))
+    assert error(out.loss, expected.loss) <= LOSS_TOLERANCE * max(1.0, float(expected.loss))
+    e = kernels.expectation(*step_inputs(x), 0.01)
+    e.colsum_g[2] = 0.0  # a column of mass zero takes no part in Q, and makes no NaN
+    r = reference.expectation(*step_inputs(x.to(torch.float64)), 0.01)
+    r.colsum_g[2] = 0.0
+    assert error(kernels.objective(e, 0.0, 0.0).loss_g, reference.objective(r, 0.0, 0.0).loss_g) < LOSS_TOLERANCE
+
+
+def test_column_sums_of_many_ranks_are_used() -> None:
+    x = batch(9, 12, 7)
+    e, r = kernels.expectation(*step_inputs(x), 0.2), reference.expectation(*step_inputs(x.to(torch.float64)), 0.2)
+    extra = torch.rand(12)
+    e.statistics[:12] += extra
+    r.statistics[:12] += extra.double()
+    out, expected = kernels.objective(e, 0.3, 0.3), reference.objective(r, 0.3, 0.3)
+    assert error(out.loss_g, expected.loss_g) < LOSS_TOLERANCE * 5
+    alone = reference.objective(reference.expectation(*step_inputs(x), 0.2), 0.3, 0.3)
+    assert error(out.loss_g, alone.loss_g) > 1e-4
+
+
+def test_a_non_finite_feature_shows_in_the_loss() -> None:
+    x = batch(5, 7, 9)
+    x.features[2, 4] = float("nan")
+    out = kernels.objective(kernels.expectation(*step_inputs(x), 0.15), 0.5, 0.5)
+    assert not torch.isfinite(out.loss)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_types(dtype: torch.dtype) -> None:
+    half_rule(
+        lambda ops, x: ops.objective(ops.expectation(*step_inputs(x), 0.15), 0.5, 0.5).loss.float(),
+        batch(13, 21, 40), dtype,
+    )  # fmt: skip
+
+
+def test_an_expectation_of_the_reference_is_refused() -> None:
+    with pytest.raises(ValueError, match="another backend"):
+        kernels.objective(reference.expectation(*step_inputs(batch(3, 4, 5)), 0.1), 0.5, 0.5)  # type: ignore[arg-type]
+
+
+def test_addresses_and_order() -> None:
+    x = batch(37, 67, 9)
+    e = kernels.expectation(*step_inputs(x), 0.15)
+    with check_addresses():
+        kernels.objective(e, 0.5, 0.5)
+    assert_order_free(lambda: tuple(kernels.objective(e, 0.5, 0.5)))

@@ -1,0 +1,144 @@
+"""Eq. (2) with its gradients and Eq. (3*) by themselves, against the reference in float64."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fastget import kernels, reference
+from tests.kernels.checker import assert_order_free, check_addresses
+from tests.kernels.support import (
+    GRADIENT_TOLERANCE,
+    P_TOLERANCE,
+    SHAPES,
+    batch,
+    error,
+    half_rule,
+    nan_filled,
+    relative,
+    weight_of,
+    with_gradients,
+)
+
+
+@pytest.mark.parametrize("tau", [0.05, 1.0])
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s[2] > 1], ids=str)
+def test_posterior_matches_reference(shape: tuple[int, int, int], tau: float) -> None:
+    x = batch(*shape)
+
+    def run(ops: ModuleType, f: Tensor, p: Tensor, prior: Tensor) -> Tensor:
+        out: Tensor = ops.posterior(f, p, prior, tau)
+        return out
+
+    with nan_filled():
+        P, found = with_gradients(kernels, run, x, weight_of(x))
+    wanted, expected = with_gradients(reference, run, x.to(torch.float64), weight_of(x))
+    assert P.dtype == torch.float32
+    assert error(P, wanted) < P_TOLERANCE
+    for d, slope in zip(found, expected, strict=True):
+        # Where every P is nearly 0 or 1 the gradient is a small rest of terms of size 1 / tau.
+        assert error(d, slope) < GRADIENT_TOLERANCE * max(float(slope.abs().max()), 5e-3 / tau)
+
+
+@pytest.mark.parametrize("only", [0, 1, 2])
+def test_only_one_input_requires_a_gradient(only: int) -> None:
+    x = batch(9, 12, 10)
+    inputs = [x.features, x.mu_g, x.pi.log()]
+    inputs[only] = inputs[only].clone().requires_grad_()
+    weight = weight_of(x)
+    (kernels.posterior(inputs[0], inputs[1], inputs[2], 0.2) * weight).sum().backward()  # type: ignore[no-untyped-call]
+    exact = [t.detach().double() for t in inputs]
+    exact[only].requires_grad_()
+    (reference.posterior(exact[0], exact[1], exact[2], 0.2) * weight).sum().backward()  # type: ignore[no-untyped-call]
+    found, wanted = inputs[only].grad, exact[only].grad
+    assert found is not None
+    assert wanted is not None
+    assert relative(found, wanted) < GRADIENT_TOLERANCE
+
+
+def test_five_thousand_classes() -> None:
+    x = batch(2, 5000, 6)
+    P = kernels.posterior(x.features, x.mu_g, x.pi.log(), 0.1)
+    wanted = reference.posterior(x.features.double(), x.mu_g.double(), x.pi.double().log(), 0.1)
+    assert error(P, wanted) < P_TOLERANCE
+
+
+def test_a_class_that_the_prior_rules_out() -> None:
+    x = batch(7, 40, 9)
+    log_prior = x.pi.log()
+    log_prior[:34] = -torch.inf  # a whole tile of classes
+    features = x.features.clone().requires_grad_()
+    P = kernels.posterior(features, x.mu_g, log_prior, 0.2)
+    (P * weight_of(x)).sum().backward()  # type: ignore[no-untyped-call]
+    wanted = reference.posterior(x.features.double(), x.mu_g.double(), log_prior.double(), 0.2)
+    assert error(P.detach(), wanted) < P_TOLERANCE
+    assert features.grad is not None
+    assert bool(torch.isfinite(features.grad).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_types(dtype: torch.dtype) -> None:
+    x = batch(13, 21, 40)
+    prior = x.pi.log()
+    half_rule(lambda ops, y: ops.posterior(y.features, y.mu_g, prior.to(y.mu_g), 0.15).float(), x, dtype)
+    features, prototypes = x.features.to(dtype).requires_grad_(), x.mu_g.to(dtype).requires_grad_()
+    kernels.posterior(features, prototypes, prior, 0.15)[:, 0].sum().backward()  # type: ignore[no-untyped-call]
+    assert features.grad is not None
+    assert features.grad.dtype == dtype
+    assert prototypes.grad is not None
+    assert prototypes.grad.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_autocast_does_not_change_it(dtype: torch.dtype) -> None:
+    x = batch(5, 6, 7)
+    args = x.features.to(dtype), x.mu_g, x.pi.log(), 0.3
+    plain = kernels.posterior(*args)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(kernels.posterior(*args), plain)
+
+
+def test_strided_inputs() -> None:
+    x = batch(8, 11, 9)
+    plain = kernels.posterior(x.features, x.mu_g, x.pi.log(), 0.2)
+    prior = torch.stack([x.pi.log(), x.pi], 1)[:, 0]
+    laid = kernels.posterior(x.features.T.contiguous().T, x.mu_g.T.contiguous().T, prior, 0.2)
+    assert torch.equal(laid, plain)
+
+
+def test_nearest_histogram_matches_reference() -> None:
+    for shape in SHAPES:
+        x = batch(*shape)
+        found = kernels.nearest_histogram(x.features, x.mu)
+        assert error(found, reference.nearest_histogram(x.features.double(), x.mu.double())) < 1e-7
+    tied = torch.ones(40, 3)
+    assert kernels.nearest_histogram(torch.randn(5, 3), tied).tolist() == [1.0] + [0.0] * 39
+
+
+@settings(max_examples=8, deadline=None)
+@given(B=st.integers(1, 30), C=st.integers(2, 70), D=st.integers(1, 70), tau=st.floats(0.05, 1), seed=st.integers(0, 9))
+def test_drawn_shapes(B: int, C: int, D: int, tau: float, seed: int) -> None:
+    x = batch(B, C, D, seed=seed)
+    with nan_filled():
+        P = kernels.posterior(x.features, x.mu_g, x.pi.log(), tau)
+    y = x.to(torch.float64)
+    assert error(P, reference.posterior(y.features, y.mu_g, y.pi.log(), tau)) < P_TOLERANCE
+
+
+def test_addresses_and_order() -> None:
+    x = batch(19, 67, 33).leaves("features", "mu_g")
+    prior = x.pi.log().requires_grad_()
+    with check_addresses():
+        kernels.posterior(x.features, x.mu_g, prior, 0.2)[:, 1].sum().backward()  # type: ignore[no-untyped-call]
+        kernels.nearest_histogram(x.features.detach(), x.mu)
+
+    def run() -> tuple[Tensor, ...]:
+        P, slopes = with_gradients(kernels, lambda ops, f, p, q: ops.posterior(f, p, q, 0.2), x, weight_of(x))
+        return (P, *slopes, kernels.nearest_histogram(x.features.detach(), x.mu))
+
+    assert_order_free(run)

@@ -1,0 +1,163 @@
+"""The report and the counting behind it: launches and bytes against eager PyTorch and the minimum."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from fastget import kernels
+from fastget.kernels import report, traffic
+from fastget.kernels.compile import Resources
+from fastget.kernels.launch import interpreting, record
+from fastget.selftest_kernels import make_inputs
+from tests.kernels.checker import check_addresses
+
+ROOT = Path(__file__).parents[2]
+GOOD = Resources(
+    name="logits_kernel", variant="logits_kernel[float32]", dtype="float32", config="BM=16", arch="sm_90",
+    registers=90, shared=20_000, shared_limit=232_448, occupancy=0.31, mma="HMMA.1688.F32.TF32", dots="tf32/f32",
+)  # fmt: skip
+
+
+# --- the step's traffic -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", traffic.SIZES)
+def test_a_step_is_six_launches_and_near_the_minimum(size: tuple[int, int, int], dtype: torch.dtype) -> None:
+    fused, least = traffic.fused_step(*size, dtype), traffic.minimum_bytes(*size, dtype)
+    assert fused.launches <= 6
+    assert fused.others == ()
+    assert least <= fused.bytes <= 1.3 * least
+    eager = traffic.eager_step(*size, dtype)
+    assert eager.launches >= 80
+    assert eager.bytes > 5 * fused.bytes
+
+
+@pytest.mark.skipif(not interpreting(), reason="the checker needs TRITON_INTERPRET=1")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_launch_touches_what_it_declares(dtype: torch.dtype) -> None:
+    """The bytes are counted from what launches declare: the address checker sees what they touch."""
+    x = make_inputs(19, 37, 23, "cpu", dtype)
+    with check_addresses() as seen, record() as launches:
+        traffic.step(kernels, x)
+    assert len(seen.launches) == len(launches)
+    for touched, launch in zip(seen.launches, launches, strict=True):
+        places = {name: _place(arg) for name, arg in zip(launch.kernel.arg_names, launch.args, strict=False)}
+        assert {places[name] for name in touched.reads} == {_place(t) for t in launch.reads}, launch.name
+        assert {places[name] for name in touched.writes} == {_place(t) for t in launch.writes}, launch.name
+
+
+def _place(tensor: Any) -> Any:
+    return (tensor.data_ptr(), tensor.numel()) if isinstance(tensor, torch.Tensor) else None
+
+
+def test_operators_are_counted_with_their_bytes() -> None:
+    x, y = torch.ones(4, 8), torch.empty(8)
+    with traffic.CountOperators() as seen:
+        z = x.T.reshape(8, 4)[0] + 1  # a view and an add of 4 elements
+        y.copy_(x[0])
+        torch.empty(3)
+        x.sum().expand(5).neg()  # an expanded axis is one element wide to read
+    assert seen.names == ["add", "copy_", "sum", "neg"]
+    assert seen.transfers == [(4 + 4) * 4, (8 + 8) * 4, (32 + 1) * 4, (1 + 5) * 4]
+    assert z.shape == (4,)
+
+
+def test_minimum_by_hand() -> None:
+    """B = C = D = 1, float32: each tensor is one element, labels and y_M eight bytes."""
+    expectation = 4 + 3 * 4 + 4 + 8 + 2 * 4 + 8 + 3 * 4 + 8 + (4 + 4)
+    loss = 2 * 4 + 8 + 2 * 4 + 20
+    backward = 3 * 4 + 2 * 4 + 8 + 2 * 4 + 3 * 4
+    memory = (4 + 4 + 16) + (4 + 4 + 4 + 8) + (4 + 4 + 16)
+    assert traffic.minimum_bytes(1, 1, 1) == expectation + loss + backward + memory
+
+
+def test_time_is_the_larger_of_latency_and_bytes_per_launch() -> None:
+    gpu = traffic.GPU("card", bandwidth=1e9, tf32=1e12)
+    assert gpu.seconds((1, 1_000_000), latency=1e-5) == pytest.approx(1e-5 + 1e-3)
+
+
+# --- the program --------------------------------------------------------------------------------
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, rows: list[Resources], *argv: str) -> tuple[int, str]:
+    monkeypatch.setattr(report, "interpreting", lambda: False)
+    monkeypatch.setattr(report, "collect", lambda *args: rows)
+    parser = argparse.ArgumentParser()
+    report.add_arguments(parser)
+    console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    return report.run(parser.parse_args(argv), console), console.export_text()
+
+
+BROKEN: list[dict[str, Any]] = [
+    {"stack": 8, "spills": 2},
+    {"arch": "sm_80", "stack": 8},
+    {"shared": 300_000},
+    {"name": "memory_kernel", "atomics": "ATOMG.E.ADD.STRONG.GPU"},
+    {"atomics": "REDG.E.ADD.F32.FTZ.RN.STRONG.GPU"},
+    {"mma": ""},
+    {"error": "CompilationError: no"},
+]
+
+
+@pytest.mark.parametrize("change", BROKEN, ids=lambda change: next(iter(change)))
+def test_a_broken_claim_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]) -> None:
+    code, text = _run(monkeypatch, [GOOD, replace(GOOD, **change)], "--sizes")
+    assert code == 1
+    assert "1 broken claims" in text
+    assert "broken logits_kernel[float32] on" in text
+
+
+def test_what_is_no_claim_does_not_break_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [GOOD, replace(GOOD, arch="sm_75", stack=64, mma=""), replace(GOOD, atomics="ATOMG.E.ADD.STRONG.GPU")]
+    code, text = _run(monkeypatch, rows, "--sizes")
+    assert code == 0
+    assert "64 B" in text
+    assert _run(monkeypatch, [], "--sizes")[0] == 1  # nothing compiled, nothing shown
+
+
+def test_tables_and_csv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "out.csv"
+    code, text = _run(monkeypatch, [GOOD], "--csv", str(path), "--sizes", "36,65,256", "--full", "--latency", "2")
+    assert code == 0
+    assert "BM=16" in text
+    assert "20,000 / 232,448" in text
+    assert "-> 6" in text
+    with path.open(encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["arch"], row["registers"], row["broken_claims"]) == ("sm_90", "90", "")
+    with (tmp_path / "new" / "out_traffic.csv").open(encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["B"], row["launches_fused"]) == ("36", "6")
+    assert float(row["us_fused B200"]) == pytest.approx(12)  # six launches of 2 us
+
+
+@pytest.mark.parametrize("text", ["36,65", "a,b,c", "0,65,256", "36,1,256"])
+def test_a_wrong_size_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=text):
+        report.parse_size(text)
+
+
+def test_under_the_interpreter_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(report, "interpreting", lambda: True)
+    assert report.main(["--sizes"]) == 2
+    assert "TRITON_INTERPRET is set" in capsys.readouterr().out
+
+
+def test_it_starts_as_a_program_without_a_warning() -> None:
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-W", "error", "-m", "fastget.kernels.report", "--help"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--arch" in done.stdout
