@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fastget import selftest
+from fastget import eval_cli, export_cli, predict_cli, selftest
 from fastget.config import Config, describe_type, make_config, walk
 from fastget.engine import RunFailed
 from fastget.get import RECIPES
@@ -71,6 +71,10 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_demo(commands)
+    for name, module in (("predict", predict_cli), ("eval", eval_cli), ("export", export_cli)):
+        command = commands.add_parser(name, help=module.HELP)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
     tests = commands.add_parser("selftest", help="prove on this machine that what was verified elsewhere holds here")
     selftest.add_arguments(tests)
     tests.set_defaults(run=selftest.run)
