@@ -31,15 +31,33 @@ class DataConfig:
     """Which images, and how they reach the network."""
 
     name: str = opt(
-        "digits", "data set: digits, folder (ROOT/DOMAIN/CLASS/image) or lists (files of `path label` lines)"
+        "digits",
+        "data set: digits, office31, office-home, visda2017, domainnet126, domainnet, pacs (`fastget data list`), "
+        "folder (ROOT/DOMAIN/CLASS/image) or lists (files of `path label` lines)",
     )
     root: str | None = opt(None, "folder that the images lie in (digits: made in the cache directory)")
     source: str | None = opt(None, "labelled domain: a domain's name, or a list file with data.name=lists")
     target: str | None = opt(None, "domain to adapt to; its labels, if any, are used for reporting only")
-    setting: Literal["uda"] = opt("uda", "protocol: uda (the target has all classes and no labels)")
+    labelled_target: str | None = opt(None, "ssda with data.name=lists: the list of the labelled target images")
+    setting: Literal["uda", "pda", "ssda"] = opt(
+        "uda",
+        "protocol: uda (the target has all classes and no labels), pda (only the first data.pda_classes of them), "
+        "ssda (data.shots labelled target images a class)",
+    )
+    pda_classes: int | None = opt(None, "pda: classes that the target keeps, in sorted order; default: half", ge=1)
+    shots: int = opt(3, "ssda: labelled target images a class, from the published lists where given, else drawn", ge=1)
+    imbalanced: bool = opt(False, "thin out the first half of the target's classes, on top of any setting")
+    imbalanced_keep: float = opt(0.3, "imbalanced: share of those classes' images that is kept", gt=0, le=1)
+    split_seed: int = opt(0, "seed of the ssda and imbalanced draws; train.seeds do not change the split", ge=0)
     bad_images: Literal["error", "skip"] = opt("error", "what to do about unreadable images: stop, or leave them out")
+    bad_threshold: float = opt(
+        0.01, "share of a list's images that may turn unreadable in mid-run before the run stops", ge=0, le=1
+    )
     loader: Literal["auto", "dali", "torchvision", "synthetic"] = opt(
         "auto", "who decodes: dali, torchvision, synthetic (random images), auto (dali on a GPU, else torchvision)"
+    )
+    cache: str = opt(
+        "auto", "packed cache (`fastget data pack`): auto (in the root, if it is fresh), off, or the folder it lies in"
     )
     resize: int = opt(256, "images are resized to this many pixels, both sides", ge=1)
     crop: int = opt(224, "and cropped to this many: at random in training, the centre in evaluation", ge=1)
@@ -184,6 +202,18 @@ PRESETS: dict[str, dict[str, Any]] = {
         "train.max_steps": 500,
         "train.threads": 1,  # so small a network gains nothing from more
     },
+    "office31": {"data.source": "amazon", "data.target": "dslr", "data.pda_classes": 10, "train.epochs": 100},
+    "office-home": {"data.source": "Art", "data.target": "Clipart", "data.pda_classes": 25, "train.epochs": 50},
+    "visda2017": {"data.source": "train", "data.target": "validation", "data.pda_classes": 6, "train.epochs": 1},
+    "domainnet126": {
+        "data.source": "real",
+        "data.target": "clipart",
+        "data.pda_classes": 40,
+        "network.name": "resnet34",
+        "train.epochs": 20,
+    },
+    "domainnet": {"data.source": "real", "data.target": "clipart", "train.epochs": 20},
+    "pacs": {"data.source": "photo", "data.target": "sketch", "train.epochs": 50},
 }
 
 
@@ -205,6 +235,17 @@ def make_config(
         section, name = key.split(".")
         sections[section][name] = value
     return Config(**{name: _sections()[name](**fields) for name, fields in sections.items()})
+
+
+def parse_pairs(groups: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The settings of repeated `--set section.field=value ...` options."""
+    given = {}
+    for pair in (pair for group in groups for pair in group):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes section.field=value, got {pair!r}")
+        given[key.strip()] = value.strip()
+    return given
 
 
 def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:

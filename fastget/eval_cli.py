@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fastget.config import DataConfig, make_config
+from fastget.config import DataConfig, make_config, parse_pairs
 from fastget.data import load_domains
 from fastget.display import percent
 from fastget.evaluation import Evaluation, evaluate
@@ -92,12 +92,7 @@ def evaluate_domain(predictor: Predictor, images: ImageList, data: DataConfig, b
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """The fields that the command line gives, --set last."""
     given = {field: value for field, _ in OPTIONS.values() if (value := getattr(args, field)) is not None}
-    for pair in (pair for group in args.set for pair in group):
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--set takes data.field=value, got {pair!r}")
-        given[key.strip()] = value.strip()
-    return given
+    return given | parse_pairs(args.set)
 
 
 def data_config(predictor: Predictor, settings: Mapping[str, Any]) -> DataConfig:
@@ -116,8 +111,8 @@ def data_config(predictor: Predictor, settings: Mapping[str, Any]) -> DataConfig
 
 def find_domain(data: DataConfig, which: str) -> ImageList:
     """The source's or the target's list."""
-    source, target = load_domains(data)
-    return source if which == "source" else target
+    domains = load_domains(data)
+    return domains.source if which == "source" else domains.target
 
 
 def check_domain(images: ImageList, predictor: Predictor) -> None:

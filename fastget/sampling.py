@@ -11,11 +11,12 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-_ORDER, _VIEW = 0, 1  # what a generator's draws are for
+_ORDER, _VIEW, _REPLACE, _SECOND = 0, 1, 2, 3  # what a generator's draws are for
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class Draw:
     x: NDArray[np.int64]  # (b,) left edge of the crop, in pixels
     y: NDArray[np.int64]  # (b,) its top edge
     flip: NDArray[np.bool_]  # (b,)
+    second: Draw | None = None  # the same images, cropped another time (MixMatch)
+
+    def rows(self, keep: NDArray[np.int64]) -> Draw:
+        """Some of the rows."""
+        second = self.second.rows(keep) if self.second else None
+        return Draw(self.index[keep], self.x[keep], self.y[keep], self.flip[keep], second)
 
 
 class TrainSampler:
@@ -45,6 +52,7 @@ class TrainSampler:
         flip: bool,
         rank: int = 0,
         world: int = 1,
+        views: Literal[1, 2] = 1,
     ) -> None:
         if length < 1:
             raise ValueError(f"the {stream} list holds no image")
@@ -53,7 +61,7 @@ class TrainSampler:
                 f"the batch of {batch_size} images cannot be cut into {world} equal parts: "
                 f"set train.batch_size to a multiple of {world}"
             )
-        self.length, self.batch_size, self.margin, self.flip = length, batch_size, margin, flip
+        self.length, self.batch_size, self.margin, self.flip, self.views = length, batch_size, margin, flip, views
         self.steps_per_epoch = max(1, length // batch_size)
         self._key = np.array([seed, zlib.crc32(stream.encode())], dtype=np.uint64)
         self._slice = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
@@ -63,19 +71,31 @@ class TrainSampler:
         epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.batch_size
         index = self._order(epoch)[start : start + self.batch_size]
-        x, y, flip = self._raw(_VIEW, step, 3 * self.batch_size).reshape(3, -1)
+        second = self._view(_SECOND, step, index) if self.views == 2 else None
+        return self._view(_VIEW, step, index, second)
+
+    def replacement(self, step: int, row: int, attempt: int) -> int:
+        """The image that stands in for the one in this rank's row, when that cannot be read; `attempt` counts from 0.
+
+        A pure function as well, and the same on any number of ranks."""
+        draws = self._raw(_REPLACE, step, attempt + 1, row=self._slice.start + row)
+        return int(draws[attempt] % np.uint64(self.length))
+
+    def _view(self, purpose: int, step: int, index: NDArray[np.int64], second: Draw | None = None) -> Draw:
+        left, top, flip = self._raw(purpose, step, 3 * self.batch_size).reshape(3, -1)
         reach = np.uint64(self.margin + 1)
         mirrored = (flip >> np.uint64(63)).astype(bool) & self.flip
         cut = self._slice
-        return Draw(index[cut], (x % reach).astype(np.int64)[cut], (y % reach).astype(np.int64)[cut], mirrored[cut])
+        x, y = ((edge % reach).astype(np.int64)[cut] for edge in (left, top))
+        return Draw(index[cut], x, y, mirrored[cut], second)
 
     def _shuffle(self, epoch: int) -> NDArray[np.int64]:
         repeats = -(-self.batch_size // self.length)  # 1, unless the list is shorter than a batch
         keys = self._raw(_ORDER, epoch, repeats * self.length).reshape(repeats, self.length)
         return np.argsort(keys, axis=1, kind="stable").reshape(-1)
 
-    def _raw(self, purpose: int, index: int, count: int) -> NDArray[np.uint64]:
-        counter = np.array([0, 0, index, purpose], dtype=np.uint64)
+    def _raw(self, purpose: int, index: int, count: int, row: int = 0) -> NDArray[np.uint64]:
+        counter = np.array([0, row, index, purpose], dtype=np.uint64)
         return np.random.Philox(key=self._key, counter=counter).random_raw(count)
 
 

@@ -1,0 +1,27 @@
+"""The self-test's rows about the loaders pass here, and would not if the pixels differed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastget import dali, selftest_loaders
+from fastget.loaders import MEAN
+
+
+def test_rows_pass_on_the_processor() -> None:
+    rows = selftest_loaders.checks(torch.device("cpu"))
+    assert [name for name, _, _ in rows] == [
+        "loader: DALI's jpeg pixels on the processor",
+        "loader: DALI's png pixels on the processor",
+        "loader: speed on cpu",
+    ]
+    assert all(passed for _, passed, _ in rows)
+    assert "levels of torchvision's" in rows[0][2]
+
+
+def test_a_pipeline_that_is_off_by_two_levels_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dali, "MEAN", [mean + 2 / 255 for mean in MEAN])
+    monkeypatch.setattr(selftest_loaders, "_speed", lambda *_: ("speed", True, ""))
+    rows = selftest_loaders.checks(torch.device("cpu"))
+    assert [passed for _, passed, _ in rows] == [False, False, True]
