@@ -98,13 +98,13 @@ class Loop:
         steps = engine.counted
         means = engine.read_means()
         self._refuse_nonfinite(means["loss"], steps)
-        speed = {
-            "lr": engine.optimizer.param_groups[-1]["lr"],
-            **self.clock.read(),
-            "memory_mib": memory(engine.device),
-        }
+        lr = engine.optimizer.param_groups[-1]["lr"]
+        times = {**self.clock.read(), "memory_mib": memory(engine.device)}
+        speed = {"lr": lr, **times}
         if engine.ranks.main:
-            self.run.log(step=engine.step, epoch=round(engine.step / engine.epoch_steps, 4), **means, **speed)
+            epoch, rate = round(engine.step / engine.epoch_steps, 4), times["images_per_second"]
+            self.run.log(step=engine.step, epoch=epoch, **means, lr=lr, images_per_second=rate)
+            self.run.log_times(step=engine.step, **times)
             self.board.log(engine.step, means, speed)
             self.display.logged(engine.step, means, speed)
 

@@ -22,7 +22,8 @@ from fastget.lists import ImageList
 
 
 class RunFolder:
-    """config.yaml, environment.json, split.json, metrics.jsonl, summary.json, predictions.csv, checkpoints/."""
+    """config.yaml, environment.json, split.json, metrics.jsonl, timing.jsonl, summary.json, predictions.csv,
+    checkpoints/."""
 
     def __init__(self, folder: Path, keep_checkpoints: int) -> None:
         self.folder = folder
@@ -49,9 +50,12 @@ class RunFolder:
             ) from error
 
     def log(self, **values: Any) -> None:
-        """One object of metrics.jsonl."""
-        with self.metrics.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(values) + "\n")
+        """One object of metrics.jsonl: all of it but images_per_second is the same for the same seed."""
+        _append(self.metrics, values)
+
+    def log_times(self, **values: Any) -> None:
+        """One object of timing.jsonl: what differs from run to run."""
+        _append(self.folder / "timing.jsonl", values)
 
     def _lines(self) -> list[dict[str, Any]]:
         """The whole lines of metrics.jsonl: a killed run may have left a part of one."""
@@ -73,6 +77,11 @@ class RunFolder:
             writer.writerow([target.paths[i], truth, target.classes[prediction], f"{confidence:.4f}"])
         write_atomically(self.folder / "predictions.csv", text.getvalue().encode())
         write_json(self.folder / "summary.json", summary)
+
+
+def _append(file: Path, values: Mapping[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(values) + "\n")
 
 
 def write_json(file: Path, content: Any) -> None:
