@@ -11,18 +11,18 @@ from typing import Any
 
 from rich.console import Console
 
-from fastget import selftest
-from fastget.config import Config, describe_type, make_config, walk
+from fastget import data_cli, eval_cli, export_cli, predict_cli, selftest
+from fastget.config import Config, describe_type, make_config, parse_pairs, walk
 from fastget.engine import RunFailed
 from fastget.get import RECIPES
 from fastget.loop import Interrupted
 
 SHORTHANDS = {  # option -> (field, help)
-    "--data": ("data.name", "digits (default), folder or lists"),
+    "--data": ("data.name", "data set: digits (default), office-home ... (`fastget data list`), folder or lists"),
     "--root": ("data.root", "folder that the images lie in"),
     "--source": ("data.source", "labelled domain: a folder's name, or a list file"),
     "--target": ("data.target", "domain to adapt to: a folder's name, or a list file"),
-    "--setting": ("data.setting", "protocol: uda"),
+    "--setting": ("data.setting", "protocol: uda (default), pda or ssda"),
     "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
     "--method": ("method.name", "get (default), or the baseline source-only"),
     "--seeds": ("train.seeds", "one run for each, e.g. 0,1,2"),
@@ -71,6 +71,13 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_demo(commands)
+    for name, module in (("predict", predict_cli), ("eval", eval_cli), ("export", export_cli)):
+        command = commands.add_parser(name, help=module.HELP)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    data = commands.add_parser("data", help="data sets: list, show, check, pack")
+    data_cli.add_arguments(data)
+    data.set_defaults(run=data_cli.run)
     tests = commands.add_parser("selftest", help="prove on this machine that what was verified elsewhere holds here")
     selftest.add_arguments(tests)
     tests.set_defaults(run=selftest.run)
@@ -124,12 +131,7 @@ def _describe_fields() -> str:
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     """The fields that the command line gives, --set last."""
     given = {key: value for key, value in vars(args).items() if "." in key and value is not None}
-    for pair in (pair for group in args.set for pair in group):
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--set takes section.field=value, got {pair!r}")
-        given[key.strip()] = value.strip()
-    return given
+    return given | parse_pairs(args.set)
 
 
 def _run_train(args: argparse.Namespace) -> int:

@@ -237,6 +237,17 @@ def make_config(
     return Config(**{name: _sections()[name](**fields) for name, fields in sections.items()})
 
 
+def parse_pairs(groups: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The settings of repeated `--set section.field=value ...` options."""
+    given = {}
+    for pair in (pair for group in groups for pair in group):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes section.field=value, got {pair!r}")
+        given[key.strip()] = value.strip()
+    return given
+
+
 def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """(section.field, its description, its value) of every field."""
     for section in dataclasses.fields(config):

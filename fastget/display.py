@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from fastget.evaluation import Evaluation
 
@@ -26,45 +28,52 @@ class Display:
         self.steps = steps
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
             TimeElapsedColumn(),
             TextColumn("ETA"),
             TimeRemainingColumn(),
             console=self.console,
-            disable=quiet or not self.console.is_terminal,
+            expand=True,
         )
-        self.task = self.progress.add_task(title, total=steps, figures="")
+        self.task = self.progress.add_task(title, total=steps)
+        self.figures = Text(style="dim")
+        self.live = Live(Group(self.progress, self.figures), console=self.console, refresh_per_second=4, transient=True)
+        self.shown = not quiet and self.console.is_terminal
 
     def __enter__(self) -> Display:
-        self.progress.start()
+        if self.shown:
+            self.live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.progress.stop()
+        if self.shown:
+            self.live.stop()
 
     def logged(self, step: int, losses: Mapping[str, float], speed: Mapping[str, float]) -> None:
         words = [f"loss {losses['loss']:.3f}"]
         if "loss_target" in losses:
-            words.append(f"(source {losses['loss_source']:.3f}, g {losses['loss_g']:.3f}, f {losses['loss_f']:.3f})")
-        words.append(f"lr {speed['lr']:.2g}, {speed['images_per_second']:,.0f} img/s")
-        words.append(f"(data {100 * speed['data_wait']:.0f} %), {speed['memory_mib'] / 1024:.1f} GiB")
-        self.progress.update(self.task, completed=step, figures=" ".join(words))
+            words[0] += f" (source {losses['loss_source']:.2f}, g {losses['loss_g']:.2f}, f {losses['loss_f']:.2f})"
+        words.append(f"lr {speed['lr']:.2g}")
+        words.append(f"{speed['images_per_second']:,.0f} img/s")
+        words.append(f"data wait {100 * speed['data_wait']:.0f} %")
+        words.append(f"{speed['memory_mib'] / 1024:.1f} GiB")
+        self.progress.update(self.task, completed=step)
+        self.figures.plain = ", ".join(words)
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         if evaluation.accuracy is None or self.quiet:
             return
-        self.progress.console.print(
+        self.console.print(
             f"  step {step:>6}/{self.steps}   target accuracy {percent(evaluation.accuracy)}   "
             f"mean class accuracy {percent(evaluation.mean_class_accuracy)}",
             highlight=False,
         )
 
     def warn(self, text: str) -> None:
-        self.progress.console.print(f"[yellow]warning:[/] {text}", highlight=False)
+        self.console.print(f"[yellow]warning:[/] {text}", highlight=False)
 
 
 def results_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:

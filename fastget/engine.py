@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fastget.config import Config
+from fastget.data import Domains
 from fastget.evaluation import Evaluation, assess, evaluate, infer
 from fastget.get import GeT
-from fastget.lists import ImageList
 from fastget.loaders import Batch, Loader, Stream
 from fastget.model import Adaptation, Losses
 from fastget.network import build_network
@@ -29,13 +29,26 @@ from fastget.sampling import EvalSampler, TrainSampler
 EVAL_BATCH = 256
 # settings that the trajectory does not depend on: they may differ when a run goes on
 FREE = {
-    "data.root", "data.workers", "train.out", "train.resume", "train.device", "train.tensorboard", "train.profile",
+    "data.root", "data.workers", "data.cache", "data.bad_threshold", "train.out", "train.resume", "train.device",
+    "train.tensorboard", "train.profile",
     "train.keep_checkpoints", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.select",
 }  # fmt: skip
 
 # batch-norm statistics stay each rank's own, GeT's memory is the same on all; the option has two names
 _NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
 _WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
+
+
+class Batches(NamedTuple):
+    """What a step trains on."""
+
+    source: Batch
+    target: Batch | None  # none in the warm-up, nor for source-only
+    shots: Batch | None  # SSDA's labelled target images
+
+    @property
+    def given(self) -> list[Batch]:
+        return [batch for batch in self if batch is not None]
 
 
 class RunFailed(RuntimeError):
@@ -49,20 +62,22 @@ class Engine:
         self,
         config: Config,
         seed: int,
-        source: ImageList,
-        target: ImageList,
+        domains: Domains,
         device: torch.device,
         ranks: Ranks | None = None,
     ) -> None:
         self.config, self.seed, self.device, self.ranks = config, seed, device, ranks or Ranks()
-        self.target = target
+        self.domains, self.target = domains, domains.target
         self.dtype = choose_precision(config.train.precision, device, config.train.force_precision)
         torch.manual_seed(seed)
-        self._build_model(len(source.classes))
+        self._build_model(len(domains.source.classes))
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
-        self.source_loader = self._train_loader(source, "source")
-        self.target_loader = self._train_loader(target, "target")
-        self.eval_loader = self._eval_loader(target)
+        batch = config.train.batch_size
+        labelled = 0 if domains.labelled_target is None else max(1, batch // 3)  # 36 = 24 + 12, as in the paper
+        self.source_loader = self._train_loader("source", batch)
+        self.target_loader = self._train_loader("target", batch - labelled)
+        self.shots_loader = self._train_loader("labelled_target", labelled) if labelled else None
+        self.eval_loader = self._eval_loader()
         self._plan()
         self.step = 0  # steps done
         self.before_metrics: dict[str, Any] | None = None  # of the model at the end of the warm-up, once it is reached
@@ -115,25 +130,32 @@ class Engine:
             check_now=False,
         )
 
-    def _train_loader(self, images: ImageList, stream: str) -> Loader:
+    def _train_loader(self, role: str, batch_size: int) -> Loader:
         data = self.config.data
         sampler = TrainSampler(
-            len(images),
-            self.config.train.batch_size,
+            len(self.domains.lists()[role]),
+            batch_size,
             seed=self.seed,
-            stream=stream,
+            stream=role,
             margin=data.resize - data.crop,
             flip=data.flip,
             rank=self.ranks.rank,
             world=self.ranks.world,
         )
-        return Loader(Stream(images, sampler, data.resize, data.crop), self.device, data.loader, data.workers)
+        return self._loader(role, sampler)
 
-    def _eval_loader(self, images: ImageList) -> Loader:
+    def _eval_loader(self) -> Loader:
         data, ranks = self.config.data, self.ranks
         margin = data.resize - data.crop
-        sampler = EvalSampler(len(images), EVAL_BATCH, margin=margin, rank=ranks.rank, world=ranks.world)
-        return Loader(Stream(images, sampler, data.resize, data.crop), self.device, data.loader, data.workers)
+        sampler = EvalSampler(len(self.target), EVAL_BATCH, margin=margin, rank=ranks.rank, world=ranks.world)
+        return self._loader("target", sampler)
+
+    def _loader(self, role: str, sampler: TrainSampler | EvalSampler) -> Loader:
+        data, domains = self.config.data, self.domains
+        stream = Stream(
+            domains.lists()[role], sampler, data.resize, data.crop, domains.packed.get(role), data.bad_threshold
+        )
+        return Loader(stream, self.device, data.loader, data.workers)
 
     def _plan(self) -> None:
         """The run's length and intervals in steps."""
@@ -152,21 +174,27 @@ class Engine:
 
     # --- a step -------------------------------------------------------------------------------
 
-    def batches(self) -> Generator[tuple[Batch, Batch | None], None, None]:
-        """Pairs of batches from the current step on; no target in the warm-up, nor for source-only."""
+    def batches(self) -> Generator[Batches, None, None]:
+        """The batches of each step from the current one on."""
         first = self.warmup_steps if self.get is not None else self.max_steps
         source = self.source_loader.batches(self.step)
         target = self.target_loader.batches(max(self.step, first)) if self.get is not None else None
+        shots = self.shots_loader.batches(self.step) if self.shots_loader is not None else None
         try:
             for step in range(self.step, self.max_steps):
-                yield next(source), next(target) if target is not None and step >= first else None
+                yield Batches(
+                    next(source),
+                    next(target) if target is not None and step >= first else None,
+                    next(shots) if shots is not None else None,
+                )
         finally:
-            source.close()
-            if target is not None:
-                target.close()
+            for stream in (source, target, shots):
+                if stream is not None:
+                    stream.close()
 
-    def train_step(self, source: Batch, target: Batch | None) -> None:
+    def train_step(self, batches: Batches) -> None:
         """E, C and M, then the memory's update from the same features."""
+        source, target, shots = batches
         if self.get is not None and target is not None:
             if self.before_metrics is None:
                 self._start_memory(self.get)
@@ -174,8 +202,14 @@ class Engine:
                 self.get.start_epoch()
         set_lr(self.optimizer, self.step, self.max_steps)
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            images = target.images if target is not None else None
-            losses: Losses = self.step_model(source.images, source.labels, images, self._weight())
+            losses: Losses = self.step_model(
+                source.images,
+                source.labels,
+                None if target is None else target.images,
+                None if shots is None else shots.images,
+                None if shots is None else shots.labels,
+                self._weight(),
+            )
         with phase("backward"):
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(self.scaler.scale(losses.loss))
@@ -203,11 +237,11 @@ class Engine:
     def _start_memory(self, get: GeT) -> None:
         """One pass over the target sets mu to the mean feature of the images predicted as each class."""
         with phase("evaluation"):
-            features, logits, labels = infer(self.network, self.eval_loader, keep_features=True)
-            chunks = logits.argmax(1).split([len(f) for f in features])  # type: ignore[no-untyped-call]
-            get.initialise(features, chunks, self.network.classifier.weight)
+            share = infer(self.network, self.eval_loader, keep_features=True)
+            predictions = torch.split(share.logits.argmax(1), [len(f) for f in share.features])
+            get.initialise(share.features, predictions, self.network.classifier.weight)
             get.start_epoch()
-            self.before_metrics = {"step": self.step, **assess(logits, labels, self.ranks).metrics()}
+            self.before_metrics = {"step": self.step, **assess(share, self.ranks).metrics()}
 
     def _weight(self) -> float:
         """w(t)."""

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from fastget.display import Display
-from fastget.engine import Engine, RunFailed
+from fastget.engine import Batches, Engine, RunFailed
 from fastget.evaluation import Evaluation
+from fastget.loaders import TooManyBadImages
 from fastget.profiling import Profile, phase
 from fastget.runs import RunFolder
 from fastget.selection import better
@@ -38,6 +39,7 @@ class Loop:
         self.clock = Clock()
         self.saved_step = engine.step
         self.best: float | None = None  # of train.select
+        self.bad: list[dict[str, Any]] = []  # files that turned bad while the run went on
 
     def fit(self) -> Evaluation:
         """From the engine's step to the last one; the evaluation of the final model."""
@@ -48,9 +50,9 @@ class Loop:
         with _signals() as asked:
             while engine.step < engine.max_steps:
                 with self.clock.waiting(), phase("data"):
-                    source, target = next(batches)
-                engine.train_step(source, target)
-                self.clock.images += (len(source.labels) + (len(target.labels) if target else 0)) * engine.ranks.world
+                    batch = self._next(batches)
+                engine.train_step(batch)
+                self.clock.images += sum(len(part.labels) for part in batch.given) * engine.ranks.world
                 if self.profile is not None:
                     self.profile.step()
                 last = engine.step == engine.max_steps
@@ -65,6 +67,19 @@ class Loop:
                     self._stop(asked[0] if asked else signal.SIGTERM)
         batches.close()
         return final if final is not None else engine.evaluate()
+
+    def _next(self, batches: Iterator[Batches]) -> Batches:
+        """The next step's batches. Files that turned bad are named; too many of them end the run, with a checkpoint."""
+        try:
+            batch = next(batches)
+        except TooManyBadImages as error:
+            if self.saved_step != self.engine.step:
+                self._save()
+            raise RunFailed(f"after step {self.engine.step}, which is saved: {error}") from error
+        for bad in (bad for part in batch.given for bad in part.bad):
+            self.display.warn(f"step {bad.step}: {bad.path} {bad.reason}; another image takes its place")
+            self.bad.append({"path": bad.path, "reason": bad.reason, "step": bad.step})
+        return batch
 
     def _stop(self, number: int) -> None:
         if self.saved_step != self.engine.step:
@@ -83,13 +98,13 @@ class Loop:
         steps = engine.counted
         means = engine.read_means()
         self._refuse_nonfinite(means["loss"], steps)
-        speed = {
-            "lr": engine.optimizer.param_groups[-1]["lr"],
-            **self.clock.read(),
-            "memory_mib": memory(engine.device),
-        }
+        lr = engine.optimizer.param_groups[-1]["lr"]
+        times = {**self.clock.read(), "memory_mib": memory(engine.device)}
+        speed = {"lr": lr, **times}
         if engine.ranks.main:
-            self.run.log(step=engine.step, epoch=round(engine.step / engine.epoch_steps, 4), **means, **speed)
+            epoch, rate = round(engine.step / engine.epoch_steps, 4), times["images_per_second"]
+            self.run.log(step=engine.step, epoch=epoch, **means, lr=lr, images_per_second=rate)
+            self.run.log_times(step=engine.step, **times)
             self.board.log(engine.step, means, speed)
             self.display.logged(engine.step, means, speed)
 

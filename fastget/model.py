@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -48,20 +49,31 @@ class Adaptation(nn.Module):
         self,
         source: Tensor,  # (B, 3, H, W)
         labels: Tensor,  # (B,) int64
-        target: Tensor | None = None,  # (B, 3, H, W); None: source alone, as in the warm-up
+        target: Tensor | None = None,  # (B, 3, H, W) without labels; None: none, as in the warm-up
+        shots: Tensor | None = None,  # (K, 3, H, W) target images with labels, for SSDA
+        shot_labels: Tensor | None = None,  # (K,) int64
         weight: float = 1.0,  # w(t)
     ) -> Losses:
-        """Eq. (11): source cross-entropy + w(t) * GeT's target term."""
+        """Eq. (11): cross-entropy of the source, and of SSDA's labelled target images, + w(t) * GeT's target term."""
         with phase("forward"):
             _, logits = self.network(source)
-        source_loss = F.cross_entropy(logits.float(), labels, label_smoothing=self.label_smoothing)
+        source_loss = self._cross_entropy(logits, labels)
+        supervised = source_loss
+        images = [part for part in (target, shots) if part is not None]
+        if images:
+            with phase("forward"):  # both kinds of target image in one call: they are one domain
+                features, target_logits = self.network(torch.cat(images) if len(images) > 1 else images[0])
+        if shots is not None and shot_labels is not None:
+            supervised = source_loss + self._cross_entropy(target_logits[-len(shots) :], shot_labels)
         if self.get is None:
-            return Losses(source_loss, source_loss)
+            return Losses(supervised, source_loss)
         if target is None:
             # every parameter takes part in every backward pass, as DistributedDataParallel expects
-            return Losses(source_loss + 0 * self.get.mu_f.sum(), source_loss)
-        with phase("forward"):
-            features, target_logits = self.network(target)
+            return Losses(supervised + 0 * self.get.mu_f.sum(), source_loss)
+        features, head = features[: len(target)], target_logits[: len(target)].detach().argmax(1)
         with phase("E/C-step"):
-            out: Output = self.get(features, self.network.classifier.weight, labels=target_logits.detach().argmax(1))
-        return Losses(source_loss + weight * out.loss, source_loss, features.detach(), out)
+            out: Output = self.get(features, self.network.classifier.weight, labels=head)
+        return Losses(supervised + weight * out.loss, source_loss, features.detach(), out)
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits.float(), labels, label_smoothing=self.label_smoothing)

@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from fastget.lists import ImageList
 
 
 class RunFolder:
-    """config.yaml, environment.json, metrics.jsonl, summary.json, predictions.csv, checkpoints/."""
+    """config.yaml, environment.json, split.json, metrics.jsonl, timing.jsonl, summary.json, predictions.csv,
+    checkpoints/."""
 
     def __init__(self, folder: Path, keep_checkpoints: int) -> None:
         self.folder = folder
@@ -34,12 +35,13 @@ class RunFolder:
         """The summary of a finished run."""
         return read_summary(self.folder)
 
-    def start(self, config: Config, device: torch.device, from_step: int) -> None:
+    def start(self, config: Config, device: torch.device, split: Mapping[str, Any], from_step: int) -> None:
         """Write what the run depends on; drop the metrics past `from_step`, which will come again."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / "config.yaml", config.to_yaml().encode())
             write_json(self.folder / "environment.json", environment(device))
+            write_json(self.folder / "split.json", split)
             kept = [line for line in self._lines() if line["step"] <= from_step] if from_step else []
             write_atomically(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
         except OSError as error:
@@ -48,9 +50,12 @@ class RunFolder:
             ) from error
 
     def log(self, **values: Any) -> None:
-        """One object of metrics.jsonl."""
-        with self.metrics.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(values) + "\n")
+        """One object of metrics.jsonl: all of it but images_per_second is the same for the same seed."""
+        _append(self.metrics, values)
+
+    def log_times(self, **values: Any) -> None:
+        """One object of timing.jsonl: what differs from run to run."""
+        _append(self.folder / "timing.jsonl", values)
 
     def _lines(self) -> list[dict[str, Any]]:
         """The whole lines of metrics.jsonl: a killed run may have left a part of one."""
@@ -64,13 +69,19 @@ class RunFolder:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["path", "label", "prediction", "confidence"])
-        for path, label, prediction, confidence in zip(
-            target.paths, target.labels.tolist(), final.predictions.tolist(), final.confidence.tolist(), strict=True
+        for i, prediction, confidence in zip(
+            final.index.tolist(), final.predictions.tolist(), final.confidence.tolist(), strict=True
         ):
+            label = int(target.labels[i])
             truth = target.classes[label] if label >= 0 else ""
-            writer.writerow([path, truth, target.classes[prediction], f"{confidence:.4f}"])
+            writer.writerow([target.paths[i], truth, target.classes[prediction], f"{confidence:.4f}"])
         write_atomically(self.folder / "predictions.csv", text.getvalue().encode())
         write_json(self.folder / "summary.json", summary)
+
+
+def _append(file: Path, values: Mapping[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(values) + "\n")
 
 
 def write_json(file: Path, content: Any) -> None:

@@ -30,7 +30,11 @@ Status = Literal["pass", "fail", "cannot run here"]
 STYLES = {"pass": "green", "fail": "bold red", "cannot run here": "yellow"}
 NEEDS_GPU = "needs a GPU"
 
-PARTS = ("fastget.selftest_kernels", "fastget.selftest_engine")  # modules with a list CHECKS
+PARTS = (
+    "fastget.selftest_kernels",
+    "fastget.selftest_loaders",
+    "fastget.selftest_engine",
+)  # modules with a list CHECKS
 
 
 @dataclass(frozen=True)

@@ -32,16 +32,15 @@ def engine(machine: Machine, **settings: Any) -> Engine:
     config = make_config(
         {**SMALL, "train.precision": "float32", **{k.replace("__", "."): v for k, v in settings.items()}}
     )
-    source, target = load_domains(config.data)
-    return Engine(config, 0, source, target, machine.device)
+    return Engine(config, 0, load_domains(config.data), machine.device)
 
 
 def steps(e: Engine, count: int) -> list[float]:
     """Train so many steps; the loss of each."""
     losses = []
     batches = e.batches()
-    for source, target in itertools.islice(batches, count):
-        e.train_step(source, target)
+    for batch in itertools.islice(batches, count):
+        e.train_step(batch)
         losses.append(e.read_means()["loss"])
     batches.close()
     return losses
@@ -69,13 +68,13 @@ def no_waits(machine: Machine) -> Iterator[Row]:
         return
     e = engine(machine, train__precision="auto")
     batches = e.batches()
-    for source, target in itertools.islice(batches, 15):  # past the start of the memory
-        e.train_step(source, target)
-    source, target = next(batches)
+    for batch in itertools.islice(batches, 15):  # past the start of the memory
+        e.train_step(batch)
+    batch = next(batches)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(3):
-            e.train_step(source, target)
+            e.train_step(batch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
         batches.close()
@@ -111,8 +110,8 @@ def throughput(machine: Machine) -> Iterator[Row]:
         steps(e, 15)
         start, before = time.perf_counter(), e.step
         batches = e.batches()
-        for source, target in itertools.islice(batches, 20):
-            e.train_step(source, target)
+        for batch in itertools.islice(batches, 20):
+            e.train_step(batch)
         e.read_means()
         batches.close()
         rate = 2 * 32 * (e.step - before) / (time.perf_counter() - start)

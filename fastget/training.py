@@ -10,19 +10,20 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.progress import Progress
 
 from fastget.checkpoint import FINAL
 from fastget.config import Config, make_config
-from fastget.data import load_domains
+from fastget.data import Domains, load_domains
 from fastget.display import Display, results_table
 from fastget.engine import Engine
 from fastget.evaluation import Evaluation
-from fastget.lists import ImageList
 from fastget.loop import Loop
 from fastget.profiling import profiling
 from fastget.ranks import Ranks, joined
 from fastget.runs import RunFolder, choose_folder, write_json
 from fastget.tensorboard import Board
+from fastget.text import and_more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +61,14 @@ def train(config: Config | None = None, *, console: Console | None = None, quiet
     with joined(choose_device(config.train.device)) as (ranks, device):
         quiet = quiet or not ranks.main
         console = console if console is not None and ranks.main else Console(quiet=quiet)
-        source, target = load_domains(config.data)
+        domains = _load_domains(config, console, quiet)
         folder = Path(ranks.gather(str(choose_folder(config)) if ranks.main else None)[0])
         seeds = config.train.seeds
         summaries = []
         for seed in seeds:
             place = folder if len(seeds) == 1 else folder / f"seed-{seed}"
             one = dataclasses.replace(config, train=dataclasses.replace(config.train, seeds=(seed,)))
-            summaries.append(_run_seed(Job(one, seed, source, target, device, ranks, place), console, quiet))
+            summaries.append(_run_seed(Job(one, seed, domains, device, ranks, place), console, quiet))
         summary = summaries[0]
         if len(seeds) > 1:
             summary = over_seeds(summaries)
@@ -78,14 +79,27 @@ def train(config: Config | None = None, *, console: Console | None = None, quiet
     return Result(folder, summary)
 
 
+def _load_domains(config: Config, console: Console, quiet: bool) -> Domains:
+    """The lists, after a quick look at every file, with a progress bar where that takes long; what was left out."""
+    bar = Progress(*Progress.get_default_columns(), console=console, transient=True, disable=quiet)
+    with bar:
+        task = bar.add_task("looking at the images", total=None)
+        domains = load_domains(config.data, advance=lambda count: bar.advance(task, count))
+    for note in domains.notes:
+        console.print(note, highlight=False)
+    if domains.left_out:
+        first = and_more([f"{problem.path} {problem.reason}" for problem in domains.left_out])
+        console.print(f"[yellow]left out[/] {len(domains.left_out)} bad images: {first}", highlight=False)
+    return domains
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
     """One seed's run."""
 
     config: Config
     seed: int
-    source: ImageList
-    target: ImageList
+    domains: Domains
     device: torch.device
     ranks: Ranks
     folder: Path
@@ -99,14 +113,14 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> dict[str, Any]:
     if done is not None:
         console.print(f"{job.folder}: already done", highlight=False)
         return dict(done)
-    engine = Engine(config, job.seed, job.source, job.target, job.device, ranks)
+    engine = Engine(config, job.seed, job.domains, job.device, ranks)
     with Display(f"{config.method.name}, seed {job.seed}", engine.max_steps, console, quiet) as display:
         state = run.checkpoints.newest_intact(display.warn) if resume else None
         if state is not None:
             engine.load(state)
             console.print(f"going on from step {engine.step} of {job.folder}", highlight=False)
         if ranks.main:
-            run.start(config, job.device, engine.step)
+            run.start(config, job.device, job.domains.record, engine.step)
         ranks.barrier()
         board = Board(job.folder, config.train.tensorboard and ranks.main, engine.step)
         with profiling(job.folder / "trace.json", job.device) if config.train.profile else nullcontext() as profile:
@@ -119,30 +133,32 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> dict[str, Any]:
         if profile is not None and ranks.main:
             profile.report(console)
         final_state = engine.state()
-        summary = summarise(engine, job, final)
+        summary = summarise(engine, final, loop.bad)
         if ranks.main:
             run.checkpoints.save_as(FINAL, final_state)
-            run.finish(summary, job.target, final)
+            run.finish(summary, engine.target, final)
         ranks.barrier()
     return summary
 
 
-def summarise(engine: Engine, job: Job, final: Evaluation) -> dict[str, Any]:
+def summarise(engine: Engine, final: Evaluation, bad: list[dict[str, Any]]) -> dict[str, Any]:
     """summary.json of one seed: the final model, never a selected one; target labels serve these figures only."""
-    config, source, target = engine.config, job.source, job.target
+    config, domains = engine.config, engine.domains
     return {
         "method": config.method.name,
         "data": config.data.name,
         "setting": config.data.setting,
-        "source": source.name,
-        "target": target.name,
+        "source": domains.source.name,
+        "target": domains.target.name,
         "seed": engine.seed,
         "steps": engine.step,
-        "images": {"source": len(source), "target": len(target)},
+        "images": {role: len(images) for role, images in domains.lists().items()},
+        "left_out": [problem.path for problem in domains.left_out],
+        "turned_bad": bad,
         **final.metrics(),
         "label_free": final.label_free,
         "source_only": engine.before_metrics,  # the model at the end of the warm-up, before it adapts
-        "per_class_accuracy": dict(zip(target.classes, final.per_class, strict=True)),
+        "per_class_accuracy": dict(zip(domains.target.classes, final.per_class, strict=True)),
     }
 
 

@@ -20,15 +20,17 @@ def column_weight(colsum, classes, held):
 
 
 @triton.jit
-def slope_tile(S, dS, at, inside, weight, hot, m, total, m_Q, total_Q, gamma, GIVEN: tl.constexpr):
-    """The tile of S at `at`, and the loss's slope there: dS as given, or P - (1 - gamma) Q - gamma onehot(y_M)."""
+def slope_tile(S, dS, at, inside, weight, hot, best, m, total, m_Q, total_Q, slope_best, gamma, GIVEN: tl.constexpr):
+    """The tile of S at `at`, and the loss's slope there: dS as given, or P - (1 - gamma) Q - gamma onehot(y_M),
+    which at the row's most likely class was found without cancellation."""
     logits = tl.load(S + at, mask=inside, other=0.0)
     if GIVEN:
         slope = tl.load(dS + at, mask=inside, other=0.0)
     else:
         P = tl.exp(logits - m) / total
         Q = tl.exp(logits + weight - m_Q) / total_Q
-        slope = tl.where(inside, P - ((1.0 - gamma) * Q + gamma * hot.to(tl.float32)), 0.0)
+        slope = tl.where(best, slope_best, P - ((1.0 - gamma) * Q + gamma * hot.to(tl.float32)))
+        slope = tl.where(inside, slope, 0.0)
     return logits, slope
 
 
@@ -39,13 +41,15 @@ def add_features_gradient(
 ):  # fmt: skip
     """One head's part of a tile of d_features: sum_c d[b,c] mu_c / |mu_c|, and sum_c d[b,c] cos[b,c]."""
     if GIVEN:
-        y, m, total, m_Q, total_Q = rows, 0.0, 1.0, 0.0, 1.0
+        y, best, m, total, m_Q, total_Q, slope_best = rows, rows, 0.0, 1.0, 0.0, 1.0, 0.0
     else:
         y = tl.load(y_M + rows, mask=live, other=0)
         m = tl.load(rows_of + rows, mask=live, other=0.0)[:, None]
         total = tl.load(rows_of + B + rows, mask=live, other=1.0)[:, None]
         m_Q = tl.load(rows_of + 2 * B + rows, mask=live, other=0.0)[:, None]
         total_Q = tl.load(rows_of + 3 * B + rows, mask=live, other=1.0)[:, None]
+        best = tl.load(rows_of + 4 * B + rows, mask=live, other=0.0).to(tl.int32)
+        slope_best = tl.load(rows_of + 5 * B + rows, mask=live, other=0.0)[:, None]
     for c0 in range(0, C, BK):
         classes = c0 + tl.arange(0, BK)
         held = classes < C
@@ -54,8 +58,8 @@ def add_features_gradient(
         weight = 0.0
         if not GIVEN:
             weight = column_weight(colsum, classes, held)[None, :]
-        hot = y[:, None] == classes[None, :]
-        logits, d = slope_tile(S, dS, at, inside, weight, hot, m, total, m_Q, total_Q, gamma, GIVEN)
+        hot, top = y[:, None] == classes[None, :], best[:, None] == classes[None, :]
+        logits, d = slope_tile(S, dS, at, inside, weight, hot, top, m, total, m_Q, total_Q, slope_best, gamma, GIVEN)
         log_prior = tl.load(scales + classes, mask=held, other=0.0)
         cos = tl.where(logits > float("-inf"), (logits - log_prior[None, :]) * tau, 0.0)
         d *= scale
@@ -88,17 +92,19 @@ def write_mu_gradient(
         rows = (b0 + tl.arange(0, BK)).to(tl.int64)
         live = rows < B
         if GIVEN:
-            y, m, total, m_Q, total_Q = rows, 0.0, 1.0, 0.0, 1.0
+            y, best, m, total, m_Q, total_Q, slope_best = rows, rows, 0.0, 1.0, 0.0, 1.0, 0.0
         else:
             y = tl.load(y_M + rows, mask=live, other=0)
             m = tl.load(rows_of + rows, mask=live, other=0.0)[None, :]
             total = tl.load(rows_of + B + rows, mask=live, other=1.0)[None, :]
             m_Q = tl.load(rows_of + 2 * B + rows, mask=live, other=0.0)[None, :]
             total_Q = tl.load(rows_of + 3 * B + rows, mask=live, other=1.0)[None, :]
+            best = tl.load(rows_of + 4 * B + rows, mask=live, other=0.0).to(tl.int32)
+            slope_best = tl.load(rows_of + 5 * B + rows, mask=live, other=0.0)[None, :]
         inside = held[:, None] & live[None, :]
         at = rows[None, :] * C + classes[:, None]
-        hot = y[None, :] == classes[:, None]
-        logits, d = slope_tile(S, dS, at, inside, weight, hot, m, total, m_Q, total_Q, gamma, GIVEN)
+        hot, top = y[None, :] == classes[:, None], best[None, :] == classes[:, None]
+        logits, d = slope_tile(S, dS, at, inside, weight, hot, top, m, total, m_Q, total_Q, slope_best, gamma, GIVEN)
         cos = tl.where(logits > float("-inf"), (logits - log_prior[:, None]) * tau, 0.0)
         d *= scale
         total_cos += tl.sum(d * cos, 1)
@@ -125,7 +131,7 @@ def backward_kernel(
     dS,  # (B, C) with GIVEN: the slope of head g, its only head
     colsum_g, colsum_f,  # (C,)
     y_M,  # (B,) int64
-    row_stats,  # (8, B): of g then of f: max and sum of exponentials of P, the same of Q
+    row_stats,  # (12, B): of g then of f: max and sum of exponentials of P, of Q, most likely class, slope there
     scales,  # log prior C | |features| B | |mu_g| C | |mu_f| C
     grad_loss, grad_g, grad_f,  # () incoming gradients
     d_features, d_mu_g, d_mu_f,  # out: (B, D), (C, D), (C, D)
@@ -176,7 +182,7 @@ def backward_kernel(
             )  # fmt: skip
         if USE_F:
             total_d, total_cos = add_features_gradient(
-                total_d, total_cos, mu_f, S_f, dS, colsum_f, y_M, row_stats + 4 * wide_B, scales, norm_g + C,
+                total_d, total_cos, mu_f, S_f, dS, colsum_f, y_M, row_stats + 6 * wide_B, scales, norm_g + C,
                 rows, live, depth, deep, scale_f, tau, gamma_f, wide_B, C, f_c, f_d, GIVEN, PRECISION, BK,
             )  # fmt: skip
         inside = live[:, None] & deep[None, :]
@@ -197,7 +203,7 @@ def backward_kernel(
     else:
         if USE_F:
             write_mu_gradient(
-                d_mu_f, features, mu_f, S_f, dS, colsum_f, y_M, row_stats + 4 * wide_B, scales, norm_g + C,
+                d_mu_f, features, mu_f, S_f, dS, colsum_f, y_M, row_stats + 6 * wide_B, scales, norm_g + C,
                 pid - feature_programs - g_programs,
                 scale_f, tau, gamma_f, wide_B, C, D, stride_b, stride_d, f_c, f_d, GIVEN, PRECISION, BM, BN, BK,
             )  # fmt: skip

@@ -14,7 +14,7 @@ from fastget.kernels.backward import column_weight, launch_backward
 from fastget.kernels.checks import check_float
 from fastget.kernels.expectation import Expectation
 from fastget.kernels.launch import launch
-from fastget.kernels.tile import finite_max, merge
+from fastget.kernels.tile import finite_max, first_best, merge
 from fastget.kernels.wrap import Differentiable, Operator
 
 
@@ -30,8 +30,13 @@ class Objective(NamedTuple):
 
 @triton.jit
 def head_rows(S, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma, BN: tl.constexpr):
-    """One head, one block of rows: max and sum of exponentials of P and Q, the loss, KL(Q || P), Q's column sums."""
+    """One head, one block of rows: max and sum of exponentials of P and Q, the loss, KL(Q || P), Q's column sums.
+
+    Also the slope at the most likely class, as minus the sum of all others, which it equals: P - y cancels there when
+    P is near 1, and the others' slopes are small numbers that do not.
+    """
     m = tl.full(rows.shape, float("-inf"), tl.float32)
+    best = tl.zeros(rows.shape, tl.int32)
     total = tl.zeros(rows.shape, tl.float32)
     m_Q = m
     total_Q = total
@@ -40,7 +45,8 @@ def head_rows(S, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma,
         held = classes < C
         at = S + rows[:, None].to(tl.int64) * C + classes[None, :]
         logits = tl.load(at, mask=live[:, None] & held[None, :], other=float("-inf"))
-        top = tl.max(logits, 1)
+        top, column = first_best(logits, classes, held[None, :], C - 1)
+        best = tl.where(top > m, column, best)
         m, total = merge(m, total, top, tl.sum(tl.exp(logits - finite_max(top)[:, None]), 1))
         logits += column_weight(colsum, classes, held)[None, :]
         top = tl.max(logits, 1)
@@ -51,10 +57,12 @@ def head_rows(S, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma,
     tl.store(row_stats + wide_B + rows, total, mask=live)
     tl.store(row_stats + 2 * wide_B + rows, m_Q, mask=live)
     tl.store(row_stats + 3 * wide_B + rows, total_Q, mask=live)
+    tl.store(row_stats + 4 * wide_B + rows, best.to(tl.float32), mask=live)
 
     log_total, log_total_Q = tl.log(total)[:, None], tl.log(total_Q)[:, None]
     loss = tl.zeros(rows.shape, tl.float32)
     kl = tl.zeros(rows.shape, tl.float32)
+    others = tl.zeros(rows.shape, tl.float32)
     for c0 in range(0, C, BN):
         classes = c0 + tl.arange(0, BN)
         held = classes < C
@@ -66,9 +74,12 @@ def head_rows(S, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma,
         Q = tl.where(inside, tl.exp(log_Q), 0.0)
         hot = (y[:, None] == classes[None, :]) & inside
         label = (1.0 - gamma) * Q + gamma * hot.to(tl.float32)
+        other = inside & (classes[None, :] != best[:, None])
+        others += tl.sum(tl.where(other, tl.exp(log_P) - label, 0.0), 1)
         loss -= tl.sum(tl.where(label == 0, 0.0, label * log_P), 1)  # a NaN stays one: it must be seen
         kl += tl.sum(tl.where(Q == 0, 0.0, Q * (log_Q - log_P)), 1)
         tl.store(Q_parts + classes, tl.sum(Q, 0), mask=held)
+    tl.store(row_stats + 5 * wide_B + rows, -others, mask=live)
     tl.store(losses, tl.sum(tl.where(live, loss, 0.0), 0))
     tl.store(losses + 1, tl.sum(tl.where(live, kl, 0.0), 0))
 
@@ -78,7 +89,7 @@ def objective_kernel(
     S_g, S_f,  # (B, C)
     colsum_g, colsum_f,  # (C,)
     y_M,  # (B,) int64
-    row_stats,  # (8, B) out: of g then of f: max and sum of exponentials of P, the same of Q
+    row_stats,  # (12, B) out: of g then of f: max and sum of exponentials of P, of Q, most likely class, slope there
     losses,  # (2, blocks, 2) out: each block's sum of the rows' losses, and of KL(Q || P)
     Q_parts,  # (2, blocks, C) out: each block's column sums of Q
     B, C, gamma_g, gamma_f,
@@ -101,7 +112,7 @@ def objective_kernel(
     else:
         at = Q_parts + (blocks + block).to(tl.int64) * C
         head_rows(
-            S_f, colsum_f, y, row_stats + 4 * tl.cast(B, tl.int64), losses + 2 * (blocks + block), at,
+            S_f, colsum_f, y, row_stats + 6 * tl.cast(B, tl.int64), losses + 2 * (blocks + block), at,
             rows, live, B, C, gamma_f, BN,
         )  # fmt: skip
 
@@ -167,7 +178,7 @@ def _forward(
     def empty(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=S_g.device)
 
-    row_stats, losses, Q_parts = empty(8, B), empty(2, blocks, 2), empty(2, blocks, C)
+    row_stats, losses, Q_parts = empty(12, B), empty(2, blocks, 2), empty(2, blocks, C)
     launch(
         objective_kernel,
         (blocks, 2),
@@ -190,7 +201,7 @@ def _forward(
 
 
 def _fake(features: Tensor, mu_g: Tensor, mu_f: Tensor, S_g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return (*(S_g.new_empty(()) for _ in range(5)), S_g.new_empty((8, S_g.shape[0])))
+    return (*(S_g.new_empty(()) for _ in range(5)), S_g.new_empty((12, S_g.shape[0])))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -3,6 +3,7 @@
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,3 +15,14 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="fastget-tests-")  # the 
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are written under the current folder."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short run on `digits` whose network tells most of them apart. Not to be written to."""
+    import fastget
+
+    settings: dict[str, Any] = {"train.max_steps": 70, "train.warmup_steps": 60, "optim.lr": 0.05}
+    settings |= {"train.eval_every": 70, "train.checkpoint_every": 35, "train.tensorboard": False}
+    folder = tmp_path_factory.mktemp("digits") / "run"
+    return fastget.train(fastget.make_config({**settings, "train.out": str(folder)}), quiet=True).folder

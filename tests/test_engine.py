@@ -47,8 +47,7 @@ class Waits(TorchDispatchMode):
 
 def make(**settings: Any) -> Engine:
     config: Config = tiny("run", **settings)
-    source, target = load_domains(config.data)
-    return Engine(config, 0, source, target, CPU)
+    return Engine(config, 0, load_domains(config.data), CPU)
 
 
 @contextlib.contextmanager
@@ -56,7 +55,7 @@ def stepping(engine: Engine, until: int) -> Iterator[Any]:
     """The engine's batches, after training up to a step."""
     batches = engine.batches()
     while engine.step < until:
-        engine.train_step(*next(batches))
+        engine.train_step(next(batches))
     yield batches
     batches.close()
 
@@ -67,17 +66,17 @@ def test_image_passes_of_a_step() -> None:
     engine.network.backbone.register_forward_hook(lambda m, i, o: forwards.append(len(i[0])))
     with stepping(engine, 6) as batches:
         forwards.clear()
-        engine.train_step(*next(batches))
+        engine.train_step(next(batches))
     assert forwards == [16, 16]  # source once, target once, nothing else
 
 
 def test_a_step_never_waits_for_the_device() -> None:
     engine = make()
     with stepping(engine, 6) as batches:
-        source, target = next(batches)
+        batch = next(batches)
         with Waits() as waits:
-            engine.train_step(source, target)
-            engine.train_step(source, target)
+            engine.train_step(batch)
+            engine.train_step(batch)
     assert waits.seen == []
     with Waits() as waits:
         engine.read_means()
@@ -91,7 +90,7 @@ def test_one_collective_beside_ddps_own(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda t, group=None: calls.append(t.numel()))
     with stepping(engine, 6) as batches:
         calls.clear()
-        engine.train_step(*next(batches))
+        engine.train_step(next(batches))
     C, D = 10, 256
     assert calls == [3 * C + 2 + C + C * D]  # column sums, prior, rows, counts and class sums in one buffer
 
@@ -103,14 +102,14 @@ def test_float16_overflow_skips_the_step_and_the_memory() -> None:
         before = {name: value.clone() for name, value in engine.model.state_dict().items()}
         scale = engine.scaler.get_scale()
         handle = engine.network.classifier.weight.register_hook(lambda grad: grad * torch.inf)
-        engine.train_step(*next(batches))
+        engine.train_step(next(batches))
         handle.remove()
         after = engine.model.state_dict()
         assert engine.scaler.get_scale() < scale
         for name, value in before.items():
             if name != "get.health" and "running" not in name and "tracked" not in name:
                 assert torch.equal(value, after[name]), name
-        engine.train_step(*next(batches))  # and the next step goes on
+        engine.train_step(next(batches))  # and the next step goes on
         assert not torch.equal(before["get.mu"], engine.get.mu)
 
 
@@ -283,7 +282,7 @@ def test_the_forward_pass_on_fake_cuda_tensors(dtype: torch.dtype, monkeypatch: 
         images = torch.empty(4, 64, 64, 3, device="cuda").permute(0, 3, 1, 2)
         labels = torch.zeros(4, dtype=torch.int64, device="cuda")
         with torch.autocast("cuda", dtype):
-            losses = model(images, labels, images, 1.0)
+            losses = model(images, labels, images)
         assert losses.features is not None
         assert losses.out is not None
         get.update(losses.features, losses.out)
@@ -291,4 +290,4 @@ def test_the_forward_pass_on_fake_cuda_tensors(dtype: torch.dtype, monkeypatch: 
         assert losses.loss.dtype == torch.float32
         assert losses.loss.device.type == "cuda"
         with pytest.raises(Exception, match="device"):
-            model(images.to("cpu"), labels, images, 1.0)  # the check can fail
+            model(images.to("cpu"), labels, images)  # the check can fail

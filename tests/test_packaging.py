@@ -14,7 +14,7 @@ LAYERS = {  # module -> what of fastget it may import
     "reference": set(),
     "get": {"reference", "kernels"},
     "network": {"config", "text"},
-    "model": {"get", "network"},
+    "model": {"get", "network", "profiling"},
 }
 
 
@@ -36,7 +36,7 @@ def test_dependencies_point_one_way(module: str) -> None:
 
 def test_kernels_import_nothing_above_them() -> None:
     for file in (ROOT / "kernels").glob("*.py"):
-        if file.name != "report.py":
+        if file.name not in ("report.py", "traffic.py"):  # these compare the kernels with the reference
             assert imports(file) <= {"kernels"}, file
 
 

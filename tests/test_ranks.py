@@ -68,15 +68,13 @@ def test_a_run_of_two_ranks_goes_on_with_one(tmp_path: Path) -> None:
 
 def test_the_union_of_the_ranks_batches_is_the_batch() -> None:
     config = tiny("x")
-    source, target = load_domains(config.data)
-    engine = Engine(config, 0, source, target, torch.device("cpu"))
-    for loader, images in ((engine.source_loader, source), (engine.target_loader, target)):
+    engine = Engine(config, 0, load_domains(config.data), torch.device("cpu"))
+    for loader, role in ((engine.source_loader, "source"), (engine.target_loader, "target")):
         whole = loader.stream.sampler
         halves = []
         for rank in range(2):
             engine.ranks = Ranks(rank, 2)
-            name = "source" if loader is engine.source_loader else "target"
-            halves.append(engine._train_loader(images, name).stream.sampler)
+            halves.append(engine._train_loader(role, config.train.batch_size).stream.sampler)
         for step in range(5):
             assert [i for half in halves for i in half(step).index.tolist()] == whole(step).index.tolist()
 

@@ -22,7 +22,8 @@ def test_a_runs_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert result.folder.resolve() == folder
     assert {f.name for f in folder.iterdir()} == {
-        "config.yaml", "environment.json", "metrics.jsonl", "summary.json", "predictions.csv", "checkpoints",
+        "config.yaml", "environment.json", "split.json", "metrics.jsonl", "timing.jsonl", "summary.json",
+        "predictions.csv", "checkpoints",
     }  # fmt: skip
     assert {f.name for f in (folder / "checkpoints").iterdir()} == {"step_00000008.pt", "step_00000012.pt", "final.pt"}
 
@@ -70,6 +71,21 @@ def test_dali_and_torchvision_train_alike() -> None:
     for one, other in zip(*map(metrics, runs), strict=True):
         if "loss" in one:
             assert one["loss"] == pytest.approx(other["loss"], abs=2e-3)
+
+
+def test_the_kernels_train_like_the_reference() -> None:
+    """Under Triton's interpreter, on a few of the digits."""
+    pytest.importorskip("triton")
+    settings = {"train__max_steps": 24, "train__log_every": 1, "train__eval_every": 24, "train__batch_size": 8}
+    runs = [train(tiny(name, get__backend=name, **settings), quiet=True).folder for name in ("triton", "reference")]
+    one, other = (metrics(folder) for folder in runs)
+    compared = 0
+    for a, b in zip(one, other, strict=True):
+        for name in ("loss", "loss_g", "loss_f", "structure_g", "structure_f"):
+            if name in a:
+                assert a[name] == pytest.approx(b[name], abs=1e-4), (a["step"], name)
+                compared += 1
+    assert compared > 100
 
 
 def test_source_only_never_sees_the_target() -> None:

@@ -38,11 +38,11 @@ class AddressError(AssertionError):
     """A kernel touched memory that it must not touch."""
 
 
-class AddressChecker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class AddressChecker(TorchDispatchMode):
     """Use it through `check_addresses()`. A dispatch mode, to see which tensors are allocated and not yet written."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.failures: list[Failure] = []
         self.launches: list[LaunchTrace] = []
         self._unwritten: dict[int, NDArray[np.bool_]] = {}  # storage address -> per byte, True until written

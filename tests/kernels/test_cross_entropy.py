@@ -73,7 +73,7 @@ def test_addresses_and_order() -> None:
     x = batch(19, 67, 33).leaves("features", "mu_g")
     prior, labels = x.pi.log().requires_grad_(), weight_of(x).softmax(1)
     with check_addresses():
-        kernels.soft_cross_entropy(x.features, x.mu_g, prior, 0.2, labels).backward()  # type: ignore[no-untyped-call]
+        kernels.soft_cross_entropy(x.features, x.mu_g, prior, 0.2, labels).backward()
 
     def run() -> tuple[Tensor, ...]:
         def loss(ops: ModuleType, f: Tensor, p: Tensor, q: Tensor) -> Tensor:

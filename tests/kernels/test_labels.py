@@ -17,7 +17,7 @@ def test_mixed_labels_match_reference(shape: tuple[int, int]) -> None:
     Q, y, weight = posteriors(*shape).requires_grad_(), torch.randint(0, shape[1], shape[:1]), torch.randn(shape)
     with nan_filled():
         found = kernels.mixed_labels(Q, y, 0.3)
-        (found * weight).sum().backward()  # type: ignore[no-untyped-call]
+        (found * weight).sum().backward()
     assert error(found.detach(), reference.mixed_labels(Q.detach().double(), y, 0.3)) < P_TOLERANCE
     assert Q.grad is not None
     assert relative(Q.grad, 0.7 * weight.double()) < 1e-6
@@ -59,7 +59,7 @@ def test_no_silent_loss_of_a_gradient() -> None:
 def test_addresses_and_order() -> None:
     Q, y, weight = posteriors(21, 67).requires_grad_(), torch.randint(0, 67, (21,)), torch.randn(21, 67)
     with check_addresses():
-        (kernels.mixed_labels(Q, y, 0.5) * weight).sum().backward()  # type: ignore[no-untyped-call]
+        (kernels.mixed_labels(Q, y, 0.5) * weight).sum().backward()
         kernels.structure_loss(Q.detach(), Q.detach())
         kernels.shrink_prior(Q[0].detach().contiguous())
     P = Q.detach()

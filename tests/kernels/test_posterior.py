@@ -51,10 +51,10 @@ def test_only_one_input_requires_a_gradient(only: int) -> None:
     inputs = [x.features, x.mu_g, x.pi.log()]
     inputs[only] = inputs[only].clone().requires_grad_()
     weight = weight_of(x)
-    (kernels.posterior(inputs[0], inputs[1], inputs[2], 0.2) * weight).sum().backward()  # type: ignore[no-untyped-call]
+    (kernels.posterior(inputs[0], inputs[1], inputs[2], 0.2) * weight).sum().backward()
     exact = [t.detach().double() for t in inputs]
     exact[only].requires_grad_()
-    (reference.posterior(exact[0], exact[1], exact[2], 0.2) * weight).sum().backward()  # type: ignore[no-untyped-call]
+    (reference.posterior(exact[0], exact[1], exact[2], 0.2) * weight).sum().backward()
     found, wanted = inputs[only].grad, exact[only].grad
     assert found is not None
     assert wanted is not None
@@ -74,7 +74,7 @@ def test_a_class_that_the_prior_rules_out() -> None:
     log_prior[:34] = -torch.inf  # a whole tile of classes
     features = x.features.clone().requires_grad_()
     P = kernels.posterior(features, x.mu_g, log_prior, 0.2)
-    (P * weight_of(x)).sum().backward()  # type: ignore[no-untyped-call]
+    (P * weight_of(x)).sum().backward()
     wanted = reference.posterior(x.features.double(), x.mu_g.double(), log_prior.double(), 0.2)
     assert error(P.detach(), wanted) < P_TOLERANCE
     assert features.grad is not None
@@ -87,7 +87,7 @@ def test_half_types(dtype: torch.dtype) -> None:
     prior = x.pi.log()
     half_rule(lambda ops, y: ops.posterior(y.features, y.mu_g, prior.to(y.mu_g), 0.15).float(), x, dtype)
     features, prototypes = x.features.to(dtype).requires_grad_(), x.mu_g.to(dtype).requires_grad_()
-    kernels.posterior(features, prototypes, prior, 0.15)[:, 0].sum().backward()  # type: ignore[no-untyped-call]
+    kernels.posterior(features, prototypes, prior, 0.15)[:, 0].sum().backward()
     assert features.grad is not None
     assert features.grad.dtype == dtype
     assert prototypes.grad is not None
@@ -134,7 +134,7 @@ def test_addresses_and_order() -> None:
     x = batch(19, 67, 33).leaves("features", "mu_g")
     prior = x.pi.log().requires_grad_()
     with check_addresses():
-        kernels.posterior(x.features, x.mu_g, prior, 0.2)[:, 1].sum().backward()  # type: ignore[no-untyped-call]
+        kernels.posterior(x.features, x.mu_g, prior, 0.2)[:, 1].sum().backward()
         kernels.nearest_histogram(x.features.detach(), x.mu)
 
     def run() -> tuple[Tensor, ...]:

@@ -48,7 +48,7 @@ def test_types_in_and_out(dtype: torch.dtype) -> None:
     Q = kernels.rebalance(P)
     assert Q.dtype == torch.float32
     assert error(Q.detach(), reference.rebalance(P.detach().double())) < P_TOLERANCE
-    Q[:, 0].sum().backward()  # type: ignore[no-untyped-call]
+    Q[:, 0].sum().backward()
     assert P.grad is not None
     assert P.grad.dtype == dtype
 
@@ -69,6 +69,6 @@ def test_refusals() -> None:
 def test_addresses_and_order() -> None:
     P, weight = posteriors(21, 67).requires_grad_(), torch.randn(21, 67)
     with check_addresses():
-        (kernels.rebalance(P) * weight).sum().backward()  # type: ignore[no-untyped-call]
-        (kernels.rebalance(P, torch.rand(67)) * weight).sum().backward()  # type: ignore[no-untyped-call]
+        (kernels.rebalance(P) * weight).sum().backward()
+        (kernels.rebalance(P, torch.rand(67)) * weight).sum().backward()
     assert_order_free(lambda: tuple(slopes(kernels, P, None, weight)))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fastget import GeT, kernels, reference
+from fastget.get import Backend
 from fastget.kernels import traffic
 from fastget.kernels.launch import Launch, record
 from tests.kernels.checker import assert_order_free
@@ -44,7 +45,7 @@ def dry_step(B: int, C: int, D: int, dtype: torch.dtype, late: bool, **options: 
     with traffic.CountOperators() as counter, record(dry=True) as launches:
         early = None if late else x.labels
         e = kernels.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, 0.15, labels=early, **options)
-        kernels.objective(e, 0.5, 0.5).loss.backward()  # type: ignore[no-untyped-call]
+        kernels.objective(e, 0.5, 0.5).loss.backward()
         given: dict[str, Any] = {"features": x.features.detach(), "labels": x.labels} if late else {}
         kernels.update_memory_(x.mu, x.pi, x.health, e, 0.01, 0.01, **given)
     return launches, [name for name in counter.names if name != "ones_like"]  # the 1 that backward() starts from
@@ -77,7 +78,7 @@ def test_bytes_are_of_what_is_touched() -> None:
     x = batch(6, 5, 4).leaves("features", "mu_g", "mu_f")
     with record() as launches:
         e = kernels.expectation(*step_inputs(x), 0.15, labels=x.labels)
-        kernels.objective(e, 0.5, 0.5).loss.backward()  # type: ignore[no-untyped-call]
+        kernels.objective(e, 0.5, 0.5).loss.backward()
         kernels.update_memory_(x.mu, x.pi, torch.tensor([0, -1]), e, 0.1, 0.1)
     for launch in launches:
         named = {t.data_ptr() for t in (*launch.reads, *launch.writes)}
@@ -101,12 +102,12 @@ def test_five_thousand_classes() -> None:
         assert relative(d, slope) < GRADIENT_TOLERANCE
 
 
-def toy(backend: str, late: bool, steps: int = 20, **options: Any) -> tuple[list[float], GeT]:
+def toy(backend: Backend, late: bool, steps: int = 20, **options: Any) -> tuple[list[float], GeT]:
     """A small network trained with GeT's target term: its losses, and the memory that it leaves."""
     torch.manual_seed(1)
     centres = 3 * torch.randn(5, 12)
     network, head = nn.Linear(12, 8), nn.Linear(8, 5)
-    get = GeT(5, 8, backend=backend, gamma_mu=0.1, gamma_pi=0.1, **options)  # type: ignore[arg-type]
+    get = GeT(5, 8, backend=backend, gamma_mu=0.1, gamma_pi=0.1, **options)
     draw = torch.Generator().manual_seed(2)
     target = centres[torch.randint(0, 5, (40,), generator=draw)] + torch.randn(40, 12, generator=draw)
     with torch.no_grad():
@@ -150,7 +151,7 @@ def test_a_step_gives_the_same_bits_in_any_order() -> None:
         x = batch(19, 35, 20).leaves("features", "mu_g", "mu_f")
         e = kernels.expectation(*step_inputs(x), 0.15, labels=x.labels)
         out = kernels.objective(e, 0.5, 0.5)
-        out.loss.backward()  # type: ignore[no-untyped-call]
+        out.loss.backward()
         kernels.update_memory_(x.mu, x.pi, torch.tensor([0, -1]), e, 0.1, 0.1)
         grads = [t.grad for t in (x.features, x.mu_g, x.mu_f)]
         return (*(t.detach() for t in out), *(g for g in grads if g is not None), x.mu, x.pi)

@@ -104,7 +104,7 @@ def test_compiles_into_one_graph() -> None:
     leaves = x.leaves("features", "mu_g", "mu_f")
     compiled = torch.compile(whole_step, fullgraph=True, backend="aot_eager")
     loss = compiled(*step_inputs(leaves), x.labels)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     for leaf, wanted in zip((leaves.features, leaves.mu_g, leaves.mu_f), expected, strict=True):
         assert leaf.grad is not None
         assert error(leaf.grad, wanted) < 1e-7
@@ -133,8 +133,8 @@ def test_equations_compile_into_one_graph() -> None:
         return kernels.soft_cross_entropy(features, mu_g, x.pi.log(), 0.2, labels) + P[:, 0].sum()
 
     plain, traced = x.leaves("features", "mu_g"), x.leaves("features", "mu_g")
-    run(plain.features, plain.mu_g).backward()  # type: ignore[no-untyped-call]
-    torch.compile(run, fullgraph=True, backend="aot_eager")(traced.features, traced.mu_g).backward()  # type: ignore[no-untyped-call]
+    run(plain.features, plain.mu_g).backward()
+    torch.compile(run, fullgraph=True, backend="aot_eager")(traced.features, traced.mu_g).backward()
     assert plain.features.grad is not None
     assert traced.features.grad is not None
     assert torch.equal(plain.features.grad, traced.features.grad)

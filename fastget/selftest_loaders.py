@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fastget import selftest
 from fastget.lists import ImageList
 from fastget.loaders import STD, Backend, Loader, Stream
 from fastget.sampling import EvalSampler, TrainSampler
@@ -29,7 +31,7 @@ def checks(device: torch.device) -> list[Row]:
     try:
         import nvidia.dali  # noqa: F401  # only to see whether it is there
     except ImportError as error:
-        return [("loader: DALI", None, f"DALI cannot be imported ({error})")]
+        return [("DALI", None, f"DALI cannot be imported ({error})")]
     where = "a GPU" if device.type == "cuda" else "the processor"
     with tempfile.TemporaryDirectory(prefix="fastget-selftest-") as folder:
         rows: list[Row] = []
@@ -41,7 +43,7 @@ def checks(device: torch.device) -> list[Row]:
             text = (
                 f"99.9 % of the pixels within {worst:.2f} levels of torchvision's (allowed {most:g}), mean {mean:.3f}"
             )
-            rows.append((f"loader: DALI's {encoding} pixels on {where}", worst <= most, text))
+            rows.append((f"DALI's {encoding} pixels on {where}", worst <= most, text))
         rows.append(_speed(_photographs(Path(folder), "jpeg"), device))
     return rows
 
@@ -86,9 +88,21 @@ def _speed(images: ImageList, device: torch.device) -> Row:
             steps += 1
         _wait(device)
         figures.append(f"{backend} {steps * BATCH / (time.perf_counter() - start):,.0f}")
-    return f"loader: speed on {device.type}", True, f"images per second from 400 x 340 JPEGs: {', '.join(figures)}"
+    return f"speed on {device.type}", True, f"images per second from 400 x 340 JPEGs: {', '.join(figures)}"
 
 
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def loaders(machine: selftest.Machine) -> Iterator[selftest.Row]:
+    """The rows, as `fastget selftest` takes them."""
+    for name, passed, figures in checks(machine.device):
+        if passed is None:
+            yield selftest.cannot("loaders", name, figures)
+        else:
+            yield selftest.passed_if("loaders", name, passed, figures)
+
+
+CHECKS: list[selftest.Check] = [loaders]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastget import dali, loader_selftest
+from fastget import dali, selftest_loaders
 from fastget.loaders import MEAN
 
 
 def test_rows_pass_on_the_processor() -> None:
-    rows = loader_selftest.checks(torch.device("cpu"))
+    rows = selftest_loaders.checks(torch.device("cpu"))
     assert [name for name, _, _ in rows] == [
         "loader: DALI's jpeg pixels on the processor",
         "loader: DALI's png pixels on the processor",
@@ -22,6 +22,6 @@ def test_rows_pass_on_the_processor() -> None:
 
 def test_a_pipeline_that_is_off_by_two_levels_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dali, "MEAN", [mean + 2 / 255 for mean in MEAN])
-    monkeypatch.setattr(loader_selftest, "_speed", lambda *_: ("speed", True, ""))
-    rows = loader_selftest.checks(torch.device("cpu"))
+    monkeypatch.setattr(selftest_loaders, "_speed", lambda *_: ("speed", True, ""))
+    rows = selftest_loaders.checks(torch.device("cpu"))
     assert [passed for _, passed, _ in rows] == [False, False, True]
