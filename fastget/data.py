@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,6 @@ class Domains:
     packed: dict[str, Packed] = field(default_factory=dict)  # source, target, labelled_target -> cache, where fresh
     notes: list[str] = field(default_factory=list)  # lines for people: caches, counts that differ from the published
     record: dict[str, Any] = field(default_factory=dict)  # the protocol, for the run folder
-
-    def __iter__(self) -> Iterator[ImageList]:
-        """For `source, target = load_domains(...)`."""
-        yield from (self.source, self.target)
 
     @property
     def evaluation(self) -> ImageList:
