@@ -8,7 +8,7 @@ demo: .venv/installed  ## adapt from rendered to handwritten digits: both method
 	$(BIN)/fastget demo
 
 test: .venv/installed-test lint  ## what CI runs
-	$(BIN)/python -m pytest -m "not slow and not gpu" --cov --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest -n auto -m "not slow and not gpu" --cov --cov-report=term --cov-fail-under=90
 
 test-slow: .venv/installed-test  ## the minutes-long checks alone
 	$(BIN)/python -m pytest -m "slow and not gpu"

@@ -8,14 +8,14 @@ HERE = Path(__file__).parent
 VERSION = "0.1.0"
 LINUX = 'platform_system == "Linux" and (platform_machine == "x86_64" or platform_machine == "aarch64")'
 
-REPORT = ["matplotlib>=3.8"]
+ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
 TEST = [
-    *REPORT,
     "hypothesis>=6.100",
     "mypy>=1.13",
     "pytest>=8",
     "pytest-benchmark>=5",
     "pytest-cov>=5",
+    "pytest-xdist>=3.6",
     "ruff==0.17.4",
     "types-PyYAML",
 ]
@@ -30,11 +30,11 @@ setup(
     python_requires=">=3.10",
     packages=["fastget", "fastget.kernels"],
     package_dir={"fastget": "fastget", "fastget.kernels": "kernels"},
-    package_data={"fastget": ["py.typed"]},
+    package_data={"fastget": ["py.typed", "METHOD.md"]},
     install_requires=[
-        "torch>=2.6",
-        "torchvision>=0.21",
-        f"triton>=3.2; {LINUX}",
+        "torch>=2.8",
+        "torchvision>=0.23",
+        f"triton>=3.4; {LINUX}",
         f"nvidia-dali-cuda130>=1.50; {LINUX}",
         "numpy>=1.26",
         "pillow>=10.1",
@@ -45,7 +45,7 @@ setup(
         "scikit-learn>=1.4",  # the real digits of the embedded data set
         "matplotlib>=3.8",  # the fonts of the embedded data set, and the plots
     ],
-    extras_require={"report": REPORT, "test": TEST, "dev": [*TEST, "pre-commit>=3.7"]},
+    extras_require={"onnx": ONNX, "test": TEST, "dev": [*TEST, "pre-commit>=3.7"]},
     entry_points={"console_scripts": ["fastget = fastget.cli:main"]},
     classifiers=[
         "License :: OSI Approved :: MIT License",

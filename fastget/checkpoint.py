@@ -58,12 +58,14 @@ def load_checkpoint(file: Path) -> dict[str, Any]:
         if damaged is not None:
             raise BadCheckpoint(f"{file} is damaged: the checksum of {damaged} is wrong")
         state = torch.load(file, map_location="cpu", weights_only=True)
-    except (zipfile.BadZipFile, RuntimeError, EOFError) as error:
-        raise BadCheckpoint(f"{file} is damaged or no checkpoint: {_first_line(error)}") from error
+    except BadCheckpoint:
+        raise
     except pickle.UnpicklingError as error:
         raise BadCheckpoint(
             f"{file} holds a pickled object, which could run code: it is not loaded ({_first_line(error)})"
         ) from error
+    except Exception as error:  # a damaged archive makes its readers raise almost anything
+        raise BadCheckpoint(f"{file} is damaged or no checkpoint: {_first_line(error)}") from error
     if not isinstance(state, dict) or state.get("fastget_format") != FORMAT:
         raise BadCheckpoint(f"{file} is not a checkpoint of this version of fastget (format {FORMAT})")
     return state
@@ -97,12 +99,29 @@ class CheckpointFolder:
             return []
         return sorted((f for f in self.folder.iterdir() if re.fullmatch(r"step_\d{8}\.pt", f.name)), reverse=True)
 
-    def newest_intact(self, report: Callable[[str], None]) -> dict[str, Any] | None:
-        """The newest checkpoint that can be read, final.pt first; a damaged one is reported and passed over."""
+    def files(self) -> list[Path]:
+        """All that a run can go on from, newest first."""
         final = self.folder / FINAL
-        for file in [final, *self.steps()] if final.exists() else self.steps():
+        return [final, *self.steps()] if final.exists() else self.steps()
+
+    def restore(self, load: Callable[[dict[str, Any]], None], report: Callable[[str], None]) -> dict[str, Any] | None:
+        """Hand the newest checkpoint that is intact and fits to `load`, which raises ValueError if it does not fit.
+
+        Those passed over are reported. Raises what `load` raised if there are intact ones and none fits.
+        """
+        refused: ValueError | None = None
+        for file in self.files():
             try:
-                return load_checkpoint(file)
-            except BadCheckpoint as error:
-                report(f"{error}; trying the one before it")
+                state = load_checkpoint(file)
+                load(state)
+            except ValueError as error:
+                if not isinstance(error, BadCheckpoint):
+                    refused = refused or error
+                report(f"{error if isinstance(error, BadCheckpoint) else f'{file}: {error}'}; trying the one before it")
+            else:
+                return state
+        if refused is not None:
+            raise refused
+        if self.files():
+            report(f"no checkpoint in {self.folder} is intact: starting over")
         return None

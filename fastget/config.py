@@ -291,6 +291,8 @@ def _read_file(file: Path) -> dict[str, Any]:
         tree = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"{file} is not valid YAML: {error}") from error
+    if isinstance(tree, dict):
+        tree = {section: {} if part is None else part for section, part in tree.items()}
     if not isinstance(tree, dict) or not all(isinstance(part, dict) for part in tree.values()):
         raise ValueError(f"{file} must hold sections ({', '.join(_sections())}), each with `field: value` lines")
     flat = {}

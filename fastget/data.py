@@ -67,7 +67,7 @@ def load_domains(data: DataConfig, *, workers: int = 0, advance: Callable[[int],
     domains = Domains(split.source, split.target, split.labelled_target, record=split.record)
     domains = _without_bad(domains, data, workers, advance)
     caches = {role: find_packed(images, data.cache, data.resize) for role, images in domains.lists().items()}
-    notes = [note for _, note in caches.values()] + count_notes(data.name, [source, target])
+    notes = [note for _, note in caches.values() if note] + count_notes(data.name, [source, target])
     return dataclasses.replace(
         domains, packed={role: packed for role, (packed, _) in caches.items() if packed}, notes=notes
     )

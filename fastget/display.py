@@ -53,9 +53,9 @@ class Display:
             self.live.stop()
 
     def logged(self, step: int, losses: Mapping[str, float], speed: Mapping[str, float]) -> None:
-        words = [f"loss {losses['loss']:.3f}"]
+        words = [f"epoch {speed['epoch']:.1f}", f"loss {losses['loss']:.3f}"]
         if "loss_target" in losses:
-            words[0] += f" (source {losses['loss_source']:.2f}, g {losses['loss_g']:.2f}, f {losses['loss_f']:.2f})"
+            words[-1] += f" (source {losses['loss_source']:.2f}, g {losses['loss_g']:.2f}, f {losses['loss_f']:.2f})"
         words.append(f"lr {speed['lr']:.2g}")
         words.append(f"{speed['images_per_second']:,.0f} img/s")
         words.append(f"data wait {100 * speed['data_wait']:.0f} %")
@@ -73,7 +73,7 @@ class Display:
         )
 
     def warn(self, text: str) -> None:
-        self.console.print(f"[yellow]warning:[/] {text}", highlight=False)
+        self.console.print(Text.assemble(("warning: ", "yellow"), text))
 
 
 def results_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:

@@ -55,6 +55,19 @@ class RunFailed(RuntimeError):
     """A run that had to stop; the text says at which step, why, and what to try."""
 
 
+def refuse_other_settings(stored: dict[str, dict[str, Any]], config: Config) -> None:
+    """ValueError if a run's stored configuration leads elsewhere than this one."""
+    mine = config.to_dict()
+    differing = [
+        f"{section}.{name} ({theirs!r} there, {mine[section].get(name)!r} here)"
+        for section, fields in stored.items()
+        for name, theirs in fields.items()
+        if f"{section}.{name}" not in FREE and mine[section].get(name) != theirs
+    ]
+    if differing:
+        raise ValueError(f"the run there has other settings: {'; '.join(differing)}. Choose another --out")
+
+
 class Engine:
     """Everything that one seed's run consists of."""
 
@@ -74,6 +87,8 @@ class Engine:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
         batch = config.train.batch_size
         labelled = 0 if domains.labelled_target is None else max(1, batch // 3)  # 36 = 24 + 12, as in the paper
+        if labelled >= batch:
+            raise ValueError(f"data.setting=ssda needs a train.batch_size of at least 2, got {batch}")
         self.source_loader = self._train_loader("source", batch)
         self.target_loader = self._train_loader("target", batch - labelled)
         self.shots_loader = self._train_loader("labelled_target", labelled) if labelled else None
@@ -259,6 +274,11 @@ class Engine:
         self.totals, self.counted = {}, 0
         return means
 
+    def finite(self) -> bool:
+        """Whether all parameters and buffers are. Waits for the device."""
+        sums = [tensor.float().sum() for tensor in self.model.state_dict().values() if tensor.numel()]
+        return bool(torch.isfinite(torch.stack(sums)).all())
+
     def evaluate(self) -> Evaluation:
         """The current model on the target."""
         with phase("evaluation"):
@@ -284,13 +304,19 @@ class Engine:
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint's state; ValueError says what does not fit."""
-        self._refuse_another_run(state)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        self.step, self.before_metrics, self.counted = state["step"], state["before"], state["counted"]
-        self.totals = {name: total.to(self.device) for name, total in state["totals"].items()}
-        torch.set_rng_state(state["rng"])
+        try:
+            self._refuse_another_run(state)
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.scaler.load_state_dict(state["scaler"])
+            self.step, self.before_metrics, self.counted = state["step"], state["before"], state["counted"]
+            self.totals = {name: total.to(self.device) for name, total in state["totals"].items()}
+            torch.set_rng_state(state["rng"])
+        except RuntimeError as error:  # other tensors than the network's
+            first = " ".join(str(error).split())[:200]
+            raise ValueError(f"the checkpoint is of another network: {first}. Choose another --out") from error
+        except KeyError as error:
+            raise ValueError(f"the checkpoint lacks {error}: it is not of this version of fastget") from error
 
     def _refuse_another_run(self, state: dict[str, Any]) -> None:
         classes = list(self.target.classes)
@@ -299,13 +325,4 @@ class Engine:
                 f"the checkpoint is of another data set: it knows {len(state['classes'])} classes, "
                 f"this one has {len(classes)} or names them otherwise. Choose another --out"
             )
-        mine = self.config.to_dict()
-        differing = [
-            f"{section}.{name} ({theirs!r} there, {mine[section].get(name)!r} here)"
-            for section, fields in state["config"].items()
-            for name, theirs in fields.items()
-            if f"{section}.{name}" not in FREE and mine[section].get(name) != theirs and name != "seeds"
-        ]
-        if differing or state["seed"] != self.seed:
-            what = "; ".join(differing) or f"seed ({state['seed']} there, {self.seed} here)"
-            raise ValueError(f"the checkpoint is of a run with other settings: {what}. Choose another --out")
+        refuse_other_settings(state["config"], self.config)

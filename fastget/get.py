@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral, Real
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
@@ -102,10 +103,10 @@ class GeT(nn.Module):
         super().__init__()
         _check_count("num_classes", num_classes, 2)
         _check_count("feature_dim", feature_dim, 1)
-        if not (isinstance(tau, (int, float)) and math.isfinite(tau) and tau > 0):
+        if not (_is_number(tau) and math.isfinite(tau) and tau > 0):
             raise ValueError(f"tau must be a positive number, got {tau!r}")
         for name, gamma in (("gamma_mu", gamma_mu), ("gamma_pi", gamma_pi), ("gamma_Q", gamma_Q)):
-            if not (isinstance(gamma, (int, float)) and 0 <= gamma <= 1):
+            if not (_is_number(gamma) and 0 <= gamma <= 1):
                 raise ValueError(f"{name} must lie in [0, 1], got {gamma!r}")
         if prior_estimate not in ("likelihood", "posterior", "nearest"):
             raise ValueError(f"prior_estimate must be 'likelihood', 'posterior' or 'nearest', got {prior_estimate!r}")
@@ -117,8 +118,9 @@ class GeT(nn.Module):
             )
         choose_backend(backend, torch.device("cpu"))  # an unknown or missing backend is refused now, not in the step
 
-        self.num_classes, self.feature_dim = num_classes, feature_dim
-        self.tau, self.gamma_mu, self.gamma_pi, self.gamma_Q = float(tau), gamma_mu, gamma_pi, gamma_Q
+        self.num_classes, self.feature_dim = int(num_classes), int(feature_dim)
+        self.tau, self.gamma_mu = float(tau), float(gamma_mu)
+        self.gamma_pi, self.gamma_Q = float(gamma_pi), float(gamma_Q)
         self.prior_estimate, self.prior_shrinkage = prior_estimate, prior_shrinkage
         self.prototype_labels = prototype_labels
         self.kl_g, self.kl_f, self.mix = kl_g, kl_f, mix
@@ -159,6 +161,8 @@ class GeT(nn.Module):
             self._check_features(chunk, finite=True)
             self._check_labels("predictions", predicted, len(chunk), in_range=True)
             start.add(chunk.detach(), predicted)
+        if self._start is None:
+            self.health.copy_(torch.tensor([0, -1]))  # a new start
         self._start = start
 
         totals = self._all_reduce(start.totals())
@@ -248,7 +252,7 @@ class GeT(nn.Module):
         refused = int(self.health[1])
         if refused >= 0:
             raise ValueError(
-                f"non-finite features in step {refused} of GeT: the memory was left as it was before it. "
+                f"non-finite features or prototypes in step {refused} of GeT: the memory was left as it was. "
                 "Lower the learning rate, look at the images of that step, or use float32 in place of float16"
             )
 
@@ -325,6 +329,16 @@ class GeT(nn.Module):
             if low < 0 or high >= self.num_classes:
                 raise ValueError(f"{name} must lie in [0, {self.num_classes - 1}], got {low} to {high}")
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GeT:
+        """.to() and .cuda() move the memory; .half() and .bfloat16() leave it float32."""
+        before = {name: tensor.detach() for name, tensor in (*self.named_buffers(), *self.named_parameters())}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for name, tensor in (*self.named_buffers(), *self.named_parameters()):
+                if tensor.is_floating_point() and tensor.itemsize < 4:
+                    tensor.data = before[name].to(tensor.device)
+        return self
+
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         self._start, self._ready = None, False
@@ -365,6 +379,11 @@ def _split_totals(total: Tensor, C: int, D: int) -> Sequence[Tensor]:
     return total[: C * D].view(C, D), total[C * D : C * D + C], total[-2], total[-1]
 
 
+def _is_number(value: object, kind: type = Real) -> bool:
+    """numpy's numbers are numbers too; true and false are not."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 def _check_count(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not _is_number(value, Integral) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")

@@ -27,8 +27,8 @@ class Interrupted(Exception):
     """The run was asked to stop, and did, with a checkpoint."""
 
     def __init__(self, number: int, text: str) -> None:
-        super().__init__(text)
-        self.number = number
+        super().__init__(f"stopped by {signal.Signals(number).name} {text}")
+        self.number, self.text = number, text
 
 
 class Loop:
@@ -38,57 +38,76 @@ class Loop:
         self.engine, self.run, self.display, self.board, self.profile = engine, run, display, board, profile
         self.clock = Clock()
         self.saved_step = engine.step
-        self.best: float | None = None  # of train.select
+        self.best: dict[str, float] = {}  # of the criterion of train.select
+        self.stop_after: int | None = None  # a signal that came with the last step
         self.bad: list[dict[str, Any]] = []  # files that turned bad while the run went on
 
     def fit(self) -> Evaluation:
         """From the engine's step to the last one; the evaluation of the final model."""
-        engine, config = self.engine, self.engine.config.train
-        final: Evaluation | None = None
+        engine = self.engine
         engine.model.train()
         batches = engine.batches()
+        final: Evaluation | None = None
         with _signals() as asked:
-            while engine.step < engine.max_steps:
-                with self.clock.waiting(), phase("data"):
-                    batch = self._next(batches)
-                engine.train_step(batch)
-                self.clock.images += sum(len(part.labels) for part in batch.given) * engine.ranks.world
-                if self.profile is not None:
-                    self.profile.step()
-                last = engine.step == engine.max_steps
-                logging = last or engine.step % config.log_every == 0
-                if logging:
-                    self._log()
-                if last or engine.step % engine.eval_every == 0:
-                    final = self._evaluate()
-                if last or engine.step % engine.checkpoint_every == 0:
-                    self._save()
-                if (logging or engine.ranks.world == 1) and engine.ranks.any(bool(asked), engine.device) and not last:
-                    self._stop(asked[0] if asked else signal.SIGTERM)
-        batches.close()
+            try:
+                while engine.step < engine.max_steps:
+                    final = self._step(batches)
+                    if asked or engine.ranks.world > 1:
+                        self._heed(asked)
+            except TooManyBadImages as error:
+                raise self._given_up(error) from error
+            finally:
+                batches.close()
         return final if final is not None else engine.evaluate()
 
-    def _next(self, batches: Iterator[Batches]) -> Batches:
-        """The next step's batches. Files that turned bad are named; too many of them end the run, with a checkpoint."""
-        try:
+    def _step(self, batches: Iterator[Batches]) -> Evaluation | None:
+        """One step, and what is due after it."""
+        engine = self.engine
+        with self.clock.waiting(), phase("data"):
             batch = next(batches)
-        except TooManyBadImages as error:
+        self._name_bad(batch)
+        engine.train_step(batch)
+        self.clock.images += sum(len(part.labels) for part in batch.given) * engine.ranks.world
+        if self.profile is not None:
+            self.profile.step()
+        if self._due(engine.config.train.log_every):
+            self._log()
+        result = self._evaluate() if self._due(engine.eval_every) else None
+        if self._due(engine.checkpoint_every):
+            self._save()
+        return result
+
+    def _due(self, every: int) -> bool:
+        return self.engine.step == self.engine.max_steps or self.engine.step % every == 0
+
+    # --- stopping early -----------------------------------------------------------------------
+
+    def _heed(self, asked: list[int]) -> None:
+        """Stop if a signal asked for it; many ranks agree on it at log intervals."""
+        engine = self.engine
+        together = engine.ranks.world == 1 or self._due(engine.config.train.log_every)
+        if not together or not engine.ranks.any(bool(asked), engine.device):
+            return
+        number = asked[0] if asked else signal.SIGTERM
+        if engine.step == engine.max_steps:
+            self.stop_after = number  # this run is done; the next seed's is not to start
+            return
+        if self.saved_step != engine.step:
+            self._save()
+        raise Interrupted(number, f"after step {engine.step} of {engine.max_steps}; the run is saved")
+
+    def _given_up(self, error: TooManyBadImages) -> RunFailed:
+        """Too many files turned bad. One rank alone can save; among many the others wait in another place."""
+        if self.engine.ranks.world == 1:
             if self.saved_step != self.engine.step:
                 self._save()
-            raise RunFailed(f"after step {self.engine.step}, which is saved: {error}") from error
+            return RunFailed(f"after step {self.engine.step}, which is saved: {error}")
+        return RunFailed(f"after step {self.engine.step}: {error}")
+
+    def _name_bad(self, batch: Batches) -> None:
         for bad in (bad for part in batch.given for bad in part.bad):
             self.display.warn(f"step {bad.step}: {bad.path} {bad.reason}; another image takes its place")
             self.bad.append({"path": bad.path, "reason": bad.reason, "step": bad.step})
-        return batch
-
-    def _stop(self, number: int) -> None:
-        if self.saved_step != self.engine.step:
-            self._save()
-        raise Interrupted(
-            number,
-            f"stopped by {signal.Signals(number).name} after step {self.engine.step} of {self.engine.max_steps}; "
-            f"the run is saved. Go on with: --resume auto --out {self.run.folder}",
-        )
 
     # --- logging ------------------------------------------------------------------------------
 
@@ -100,9 +119,9 @@ class Loop:
         self._refuse_nonfinite(means["loss"], steps)
         lr = engine.optimizer.param_groups[-1]["lr"]
         times = {**self.clock.read(), "memory_mib": memory(engine.device)}
-        speed = {"lr": lr, **times}
+        epoch, rate = round(engine.step / engine.epoch_steps, 4), times["images_per_second"]
+        speed = {"epoch": epoch, "lr": lr, **times}
         if engine.ranks.main:
-            epoch, rate = round(engine.step / engine.epoch_steps, 4), times["images_per_second"]
             self.run.log(step=engine.step, epoch=epoch, **means, lr=lr, images_per_second=rate)
             self.run.log_times(step=engine.step, **times)
             self.board.log(engine.step, means, speed)
@@ -141,16 +160,24 @@ class Loop:
     def _select(self, result: Evaluation) -> None:
         """Keep the checkpoint that is best by a criterion that needs no target labels."""
         name = self.engine.config.train.select
-        if name == "none" or not better(name, result.label_free.get(name), self.best):
+        value = result.label_free.get(name)
+        if name == "none" or value is None or not better(name, value, self.best.get(name)):
             return
-        self.best = result.label_free[name]
-        state = {**self.engine.state(), "selected_by": {name: self.best}}
+        self.best = {name: value}
+        state = {**self._sound_state(), "selected_by": self.best}
         if self.engine.ranks.main:
             self._write("selected", lambda: self.run.checkpoints.save_as("selected.pt", state))
 
+    def _sound_state(self) -> dict[str, Any]:
+        """The state to save. A checkpoint never holds NaN: a run must be able to go on from it."""
+        engine = self.engine
+        if not engine.finite():
+            self._refuse_nonfinite(math.nan, engine.counted)
+        return {**engine.state(), "best": self.best}
+
     def _save(self) -> None:
         with self.clock.paused():
-            state = {**self.engine.state(), "best": self.best}
+            state = self._sound_state()
             if self.engine.ranks.main:
                 self._write(f"step {self.engine.step}", lambda: self.run.checkpoints.save(self.engine.step, state))
         self.saved_step = self.engine.step
@@ -159,7 +186,9 @@ class Loop:
         try:
             write()
         except OSError as error:
-            self.display.warn(f"cannot save the checkpoint of {what} ({error.strerror}): the one before it is kept")
+            kept = self.run.checkpoints.steps()
+            before = f"{kept[0]} is kept" if kept else "there is none before it"
+            self.display.warn(f"cannot save the checkpoint of {what} ({error.strerror}): {before}")
 
 
 @contextmanager

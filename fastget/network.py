@@ -68,7 +68,6 @@ def _torchvision_backbone(name: str, imagenet: bool) -> tuple[nn.Module, int]:
     if imagenet:
         weights = torchvision.models.get_model_weights(name).DEFAULT
         options.pop("init_weights", None)
-        options.pop("aux_logits", None)
         try:
             model = torchvision.models.get_model(name, weights=weights, **options)
         except OSError as error:  # URLError is one
@@ -110,14 +109,20 @@ def load_backbone_weights(backbone: nn.Module, file: Path) -> None:
             state = state[key]
     if not isinstance(state, Mapping):
         raise ValueError(f"network.weights: {file} holds a {type(state).__name__}, expected a state dict")
-    given = {k.removeprefix("module.").removeprefix("backbone."): v for k, v in state.items() if isinstance(v, Tensor)}
+    given = {
+        k.removeprefix("module.").removeprefix("network.").removeprefix("backbone."): v
+        for k, v in state.items()
+        if isinstance(v, Tensor)
+    }
     wanted = backbone.state_dict()
     missing = [k for k in wanted if k not in given and not k.endswith("num_batches_tracked")]
     other = [k for k in wanted if k in given and given[k].shape != wanted[k].shape]
     if missing or other:
-        why = f"{len(missing)} entries are missing ({and_more(missing, 3)})" if missing else ""
-        why += f"{len(other)} entries have another shape ({and_more(other, 3)})" if other else ""
-        raise ValueError(f"network.weights: {file} does not fit this network: {why}. Is network.name the same?")
+        why = [f"{len(missing)} entries are missing ({and_more(missing, 3)})"] if missing else []
+        why += [f"{len(other)} entries have another shape ({and_more(other, 3)})"] if other else []
+        raise ValueError(
+            f"network.weights: {file} does not fit this network: {', '.join(why)}. Is network.name the same?"
+        )
     backbone.load_state_dict({k: given[k] for k in wanted if k in given}, strict=False)
 
 

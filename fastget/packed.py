@@ -38,6 +38,7 @@ from fastget.lists import ImageList
 Format = Literal["jpeg", "raw"]
 FOLDER = ".fastget-packed"  # in the data set's root
 VERSION = 1
+WORTH_PACKING = 5000  # images
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,8 @@ def find_packed(images: ImageList, where: str, resize: int) -> tuple[Packed | No
     if where == "off":
         return None, "the packed cache is off (data.cache=off)"
     formats: tuple[Format, ...] = ("raw", "jpeg")
-    note = f"{images.name}: no packed cache (`fastget data pack` makes one)"
+    # a small list gains little from one
+    note = f"{images.name}: no packed cache (`fastget data pack` makes one)" if len(images) >= WORTH_PACKING else ""
     for format in formats:
         folder = cache_folder(images.root, where, Recipe(format, resize))
         cache = Cache.open(folder)

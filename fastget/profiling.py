@@ -72,7 +72,9 @@ class Profile:
         for name, seconds in sorted(self.seconds.items(), key=lambda item: -item[1]):
             table.add_row(name, f"{1000 * seconds / max(1, self.steps):.2f}", f"{100 * seconds / total:.1f} %")
         console.print(table)
-        console.print(f"trace: {self.trace} (open it in chrome://tracing or ui.perfetto.dev)", highlight=False)
+        if self.trace.exists():
+            text = f"trace: {self.trace} (open it in chrome://tracing or ui.perfetto.dev)"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -53,6 +53,11 @@ def _one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
     return (y[:, None] == torch.arange(num_classes, device=y.device)).to(dtype)
 
 
+def _cross_entropy(labels: Tensor, log_P: Tensor) -> Tensor:
+    """-sum_c labels log P, mean over rows; a class of label 0 adds nothing, also where its prior is 0."""
+    return -torch.where(labels == 0, 0, labels * log_P).sum(1).mean()
+
+
 # --- the equations -----------------------------------------------------------------------------
 
 
@@ -164,7 +169,7 @@ def soft_cross_entropy(
 ) -> Tensor:
     """Eqs. (7)-(9): the mean over the batch of -sum_c labels[b,c] log P[b,c], P as in Eq. (2). A scalar."""
     log_P = torch.log_softmax(log_prior + cosine(features, prototypes) / tau, dim=-1)
-    return -(labels.detach() * log_P).sum(1).mean()
+    return _cross_entropy(labels.detach(), log_P)
 
 
 # --- the phases of one step --------------------------------------------------------------------
@@ -280,7 +285,7 @@ def _head_loss(S: Tensor, colsum: Tensor, y_M: Tensor, gamma: float) -> tuple[Te
         Q = torch.softmax(S + weight, 1)
         labels = mixed_labels(Q, y_M, gamma)
         structure = structure_loss(Q, log_P.exp())
-    return -(labels * log_P).sum(1).mean(), structure
+    return _cross_entropy(labels, log_P), structure
 
 
 @torch.no_grad()
@@ -297,14 +302,15 @@ def update_memory_(
     labels: Tensor | None = None,  # (B,) int64
     skip: Tensor | None = None,  # (), not 0: leave the memory as it is (an overflow of the loss scaler)
 ) -> None:
-    """The memory: Eqs. (3) and (4). A batch with a non-finite feature leaves it untouched and is noted in `health`."""
+    """The memory: Eqs. (3) and (4). A batch with a non-finite feature or posterior leaves it untouched, and `health`
+    notes it."""
     if features is not None and labels is not None:
         sums, counts = class_sums(features, labels, mu.shape[0])
     else:
         if e.sums is None or e.counts is None:
             raise ValueError("update_memory_() needs class sums: those of expectation(), or features and labels")
         sums, counts = e.sums, e.counts
-    bad = e.bad_rows > 0
+    bad = (e.bad_rows > 0) | ~torch.isfinite(e.prior_sum).all()  # NaN in the features, or in the prototypes
     keep = bad if skip is None else bad | (skip != 0)
     mu.copy_(torch.where(keep, mu, update_prototypes(mu, sums, counts, gamma_mu)))
     pi.copy_(torch.where(keep, pi, update_prior(pi, e.prior_sum / e.rows, gamma_pi, floor)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from fastget.checkpoint import CheckpointFolder, write_atomically
-from fastget.config import Config
+from fastget.config import Config, make_config
 from fastget.evaluation import Evaluation
 from fastget.lists import ImageList
 
@@ -39,11 +40,14 @@ class RunFolder:
         """Write what the run depends on; drop the metrics past `from_step`, which will come again."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.folder / "config.yaml", config.to_yaml().encode())
+            # the place is left out, so that `fastget train --config` repeats the run in another
+            again = dataclasses.replace(config, train=dataclasses.replace(config.train, out=None, resume="no"))
+            write_atomically(self.folder / "config.yaml", again.to_yaml().encode())
             write_json(self.folder / "environment.json", environment(device))
             write_json(self.folder / "split.json", split)
-            kept = [line for line in self._lines() if line["step"] <= from_step] if from_step else []
-            write_atomically(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
+            for file in (self.metrics, self.folder / "timing.jsonl"):
+                kept = [line for line in _lines(file) if line["step"] <= from_step] if from_step else []
+                write_atomically(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
         except OSError as error:
             raise ValueError(
                 f"cannot write to the run's folder {self.folder}: {error.strerror}; choose another one by --out"
@@ -57,12 +61,9 @@ class RunFolder:
         """One object of timing.jsonl: what differs from run to run."""
         _append(self.folder / "timing.jsonl", values)
 
-    def _lines(self) -> list[dict[str, Any]]:
-        """The whole lines of metrics.jsonl: a killed run may have left a part of one."""
-        if not self.metrics.is_file():
-            return []
-        lines = self.metrics.read_text(encoding="utf-8").split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+    def stored_config(self) -> dict[str, dict[str, Any]]:
+        """The settings of the run in this folder."""
+        return make_config(file=self.folder / "config.yaml").to_dict()
 
     def finish(self, summary: dict[str, Any], target: ImageList, final: Evaluation) -> None:
         """predictions.csv and summary.json, which marks the run as done."""
@@ -77,6 +78,16 @@ class RunFolder:
             writer.writerow([target.paths[i], truth, target.classes[prediction], f"{confidence:.4f}"])
         write_atomically(self.folder / "predictions.csv", text.getvalue().encode())
         write_json(self.folder / "summary.json", summary)
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """The whole lines of a .jsonl file: a killed run may have left a part of one."""
+    if not file.is_file():
+        return []
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is damaged ({error}): remove it to go on without what it logged") from error
 
 
 def _append(file: Path, values: Mapping[str, Any]) -> None:
@@ -100,6 +111,7 @@ def choose_folder(config: Config) -> Path:
     """--out, or a new folder under runs/ named after the task; with --resume auto the newest one of that name."""
     if config.train.out is not None:
         folder = Path(config.train.out)
+        _refuse_unwritable(folder)
         taken = [name for name in ("summary.json", "metrics.jsonl", "checkpoints") if (folder / name).exists()]
         taken += [f.name for f in folder.glob("seed-*")] if folder.is_dir() else []
         if taken and config.train.resume == "no":
@@ -111,6 +123,14 @@ def choose_folder(config: Config) -> Path:
     stem = "-".join(Path(str(part)).stem for part in (data.name, data.source, data.target) if part)
     base = Path("runs") / f"{stem}-{config.method.name}"
     return newest_folder(base) if config.train.resume == "auto" else new_folder(base)
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    """Before anything else is done: whether the folder can be written, or made in the nearest one that is there."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "no permission" if there.is_dir() else f"{there} is a file"
+        raise ValueError(f"cannot write to the run's folder {folder}: {why}; choose another one by --out")
 
 
 def new_folder(base: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from fastget.checkpoint import FINAL
 from fastget.config import Config, make_config
 from fastget.data import Domains, load_domains
 from fastget.display import Display, results_table
-from fastget.engine import Engine
+from fastget.engine import Engine, RunFailed, refuse_other_settings
 from fastget.evaluation import Evaluation
-from fastget.loop import Loop
+from fastget.loop import Interrupted, Loop
 from fastget.profiling import profiling
 from fastget.ranks import Ranks, joined
 from fastget.runs import RunFolder, choose_folder, write_json
@@ -42,6 +43,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"train.device must be cpu, cuda, cuda:N or auto, got {name!r}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"train.device must be cpu, cuda, cuda:N or auto, got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"train.device={name}, but torch sees no CUDA device: use train.device=cpu, or see `fastget doctor`"
@@ -49,26 +52,35 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def train(config: Config | None = None, *, console: Console | None = None, quiet: bool = False) -> Result:
-    """Train as configured (no configuration: GeT on `digits`); the same as the command `fastget train`.
+def train(
+    config: Config | Mapping[str, Any] | None = None, *, console: Console | None = None, quiet: bool = False
+) -> Result:
+    """Train as configured, by a Config or by {"section.field": value} (nothing: GeT on `digits`), as `fastget train`.
 
     With several seeds: a folder a seed, and a summary over them with mean and std. Under torchrun every rank calls it,
     and rank 0 alone writes and prints.
     """
-    config = config or make_config()
+    if not isinstance(config, Config):
+        config = make_config(config)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     with joined(choose_device(config.train.device)) as (ranks, device):
         quiet = quiet or not ranks.main
         console = console if console is not None and ranks.main else Console(quiet=quiet)
-        domains = _load_domains(config, console, quiet)
         folder = Path(ranks.gather(str(choose_folder(config)) if ranks.main else None)[0])
+        domains = _load_domains(config, console, quiet)
         seeds = config.train.seeds
-        summaries = []
-        for seed in seeds:
-            place = folder if len(seeds) == 1 else folder / f"seed-{seed}"
-            one = dataclasses.replace(config, train=dataclasses.replace(config.train, seeds=(seed,)))
-            summaries.append(_run_seed(Job(one, seed, domains, device, ranks, place), console, quiet))
+        summaries: list[dict[str, Any]] = []
+        try:
+            for seed in seeds:
+                place = folder if len(seeds) == 1 else folder / f"seed-{seed}"
+                one = dataclasses.replace(config, train=dataclasses.replace(config.train, seeds=(seed,)))
+                summary, stop = _run_seed(Job(one, seed, domains, device, ranks, place), console, quiet)
+                summaries.append(summary)
+                if stop is not None and len(summaries) < len(seeds):
+                    raise Interrupted(stop, f"after seed {seed}, which is done")
+        except Interrupted as error:
+            raise Interrupted(error.number, f"{error.text}. Go on with: --resume auto --out {folder}") from error
         summary = summaries[0]
         if len(seeds) > 1:
             summary = over_seeds(summaries)
@@ -86,10 +98,10 @@ def _load_domains(config: Config, console: Console, quiet: bool) -> Domains:
         task = bar.add_task("looking at the images", total=None)
         domains = load_domains(config.data, advance=lambda count: bar.advance(task, count))
     for note in domains.notes:
-        console.print(note, highlight=False)
+        console.print(note, highlight=False, markup=False)
     if domains.left_out:
         first = and_more([f"{problem.path} {problem.reason}" for problem in domains.left_out])
-        console.print(f"[yellow]left out[/] {len(domains.left_out)} bad images: {first}", highlight=False)
+        console.print(f"left out {len(domains.left_out)} bad images: {first}", highlight=False, markup=False)
     return domains
 
 
@@ -105,40 +117,64 @@ class Job:
     folder: Path
 
 
-def _run_seed(job: Job, console: Console, quiet: bool) -> dict[str, Any]:
+def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[dict[str, Any], int | None]:
+    """The run's summary, and the signal that asked for no further run, if one did."""
     config, ranks = job.config, job.ranks
     run = RunFolder(job.folder, config.train.keep_checkpoints)
     resume = config.train.resume == "auto"
-    done = ranks.gather(run.summary if resume and ranks.main else None)[0]
+    done = ranks.gather(_finished(run, config) if resume and ranks.main else None)[0]
     if done is not None:
-        console.print(f"{job.folder}: already done", highlight=False)
-        return dict(done)
+        console.print(f"{job.folder}: already done", highlight=False, markup=False)
+        return dict(done), None
     engine = Engine(config, job.seed, job.domains, job.device, ranks)
     with Display(f"{config.method.name}, seed {job.seed}", engine.max_steps, console, quiet) as display:
-        state = run.checkpoints.newest_intact(display.warn) if resume else None
+        state = run.checkpoints.restore(engine.load, display.warn) if resume else None
         if state is not None:
-            engine.load(state)
-            console.print(f"going on from step {engine.step} of {job.folder}", highlight=False)
+            console.print(f"going on from step {engine.step} of {job.folder}", highlight=False, markup=False)
         if ranks.main:
             run.start(config, job.device, job.domains.record, engine.step)
         ranks.barrier()
-        board = Board(job.folder, config.train.tensorboard and ranks.main, engine.step)
-        with profiling(job.folder / "trace.json", job.device) if config.train.profile else nullcontext() as profile:
-            loop = Loop(engine, run, display, board, profile)
-            loop.best = state.get("best") if state is not None else None
-            try:
-                final = loop.fit()
-            finally:
-                board.close()
-        if profile is not None and ranks.main:
-            profile.report(console)
-        final_state = engine.state()
-        summary = summarise(engine, final, loop.bad)
-        if ranks.main:
-            run.checkpoints.save_as(FINAL, final_state)
-            run.finish(summary, engine.target, final)
-        ranks.barrier()
+        try:
+            return _fit(job, engine, run, display, (state or {}).get("best", {}))
+        except OSError as error:
+            raise RunFailed(
+                f"cannot write to {job.folder} ({error.strerror}). What is there is kept: make room, then go on with "
+                "--resume auto"
+            ) from error
+
+
+def _finished(run: RunFolder, config: Config) -> dict[str, Any] | None:
+    """The summary of a finished run, if the folder holds one of these settings."""
+    summary = run.summary
+    if summary is not None and "seeds" in summary:
+        raise ValueError(f"{run.folder} holds the runs of seeds {summary['seeds']}: give the same --seeds to go on")
+    if summary is not None:
+        refuse_other_settings(run.stored_config(), config)
     return summary
+
+
+def _fit(
+    job: Job, engine: Engine, run: RunFolder, display: Display, best: dict[str, float]
+) -> tuple[dict[str, Any], int | None]:
+    config, ranks = job.config, job.ranks
+    board = Board(job.folder, config.train.tensorboard and ranks.main, engine.step)
+    with profiling(job.folder / "trace.json", job.device) if config.train.profile else nullcontext() as profile:
+        loop = Loop(engine, run, display, board, profile)
+        loop.best = best
+        try:
+            final = loop.fit()
+        finally:
+            board.close()
+    if profile is not None and ranks.main:
+        profile.report(display.console)
+    final_state = engine.state()
+    bad = [file for files in ranks.gather(loop.bad) for file in files]
+    summary = summarise(engine, final, bad)
+    if ranks.main:
+        run.checkpoints.save_as(FINAL, final_state)
+        run.finish(summary, engine.target, final)
+    ranks.barrier()
+    return summary, loop.stop_after
 
 
 def summarise(engine: Engine, final: Evaluation, bad: list[dict[str, Any]]) -> dict[str, Any]:
@@ -197,4 +233,4 @@ def _print_end(console: Console, summary: dict[str, Any], folder: Path) -> None:
     if summary.get("source_only"):
         rows.insert(0, ("source-only (end of the warm-up)", summary["source_only"]))
     console.print(results_table(title, rows))
-    console.print(f"saved in {folder}", highlight=False)
+    console.print(f"saved in {folder}", highlight=False, markup=False, soft_wrap=True)

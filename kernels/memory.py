@@ -17,6 +17,17 @@ from fastget.kernels.prototypes import PRIOR_FLOOR, move_prior, move_prototypes
 from fastget.kernels.wrap import Operator
 
 
+@triton.jit
+def nonfinite(values, C, BC: tl.constexpr):
+    """How many of (C,) values are NaN or infinite."""
+    count = tl.zeros((BC,), tl.int32)
+    for c0 in range(0, C, BC):
+        classes = c0 + tl.arange(0, BC)
+        x = tl.load(values + classes, mask=classes < C, other=0.0)
+        count += (tl.abs(x) < float("inf")).to(tl.int32)
+    return tl.cdiv(C, BC) * BC - tl.sum(count, 0)
+
+
 @triton.jit(do_not_specialize=["B"])
 def memory_kernel(
     mu,  # (C, D) in place
@@ -37,7 +48,7 @@ def memory_kernel(
     The last program has the prior and `health`, the others a tile of mu each. No atomics: every element has one owner.
     """
     pid = tl.program_id(0)
-    bad = tl.load(bad_rows) > 0
+    bad = (tl.load(bad_rows) > 0) | (nonfinite(prior_sum, C, BC) > 0)
     keep = bad
     if SKIP:
         keep = bad | (tl.load(skip) != 0)
@@ -114,7 +125,8 @@ def update_memory_(
 ) -> None:
     """reference.update_memory_(mu, pi, health, e, gamma_mu, gamma_pi, ...), in one launch.
 
-    The memory: Eqs. (3) and (4). A batch with a non-finite feature leaves it untouched and is noted in `health`.
+    The memory: Eqs. (3) and (4). A batch with a non-finite feature or posterior leaves it untouched, and `health`
+    notes it.
     """
     check_float("mu", mu, 2)
     device = mu.device

@@ -1,6 +1,7 @@
 """Checkpoints: whole or not at all, and never a way to run code."""
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,43 @@ def test_the_latest_are_kept(tmp_path: Path) -> None:
 def test_newest_intact(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep=3)
     said: list[str] = []
-    assert folder.newest_intact(said.append) is None
-    for step in (5, 10):
+    loaded: list[int] = []
+
+    def load(state: dict[str, Any]) -> None:
+        if state["step"] == 10:
+            raise ValueError("of another network")
+        loaded.append(state["step"])
+
+    assert folder.restore(load, said.append) is None
+    assert not said
+    for step in (5, 10, 15):
         folder.save(step, {"step": step})
     folder.steps()[0].write_bytes(b"half")
-    state = folder.newest_intact(said.append)
+    state = folder.restore(load, said.append)
     assert state is not None
-    assert state["step"] == 5
-    assert "step_00000010.pt" in said[0]
+    assert (state["step"], loaded) == (5, [5])
+    assert "step_00000015.pt" in said[0]
+    assert "of another network" in said[1]
+    (tmp_path / "step_00000005.pt").unlink()
+    with pytest.raises(ValueError, match="of another network"):
+        folder.restore(load, said.append)
+    (tmp_path / "step_00000010.pt").unlink()
+    assert folder.restore(load, said.append) is None
+    assert "starting over" in said[-1]
+
+
+def test_any_damage_is_a_bad_checkpoint(tmp_path: Path) -> None:
+    good = tmp_path / "good.pt"
+    save_checkpoint(good, {"t": torch.randn(50), "words": ["a", "b"]})
+    content, chance = good.read_bytes(), random.Random(0)
+    for _ in range(100):
+        at = chance.randrange(len(content))
+        broken = content[:at] if chance.random() < 0.3 else content[:at] + b"\xff\xfe" + content[at + 2 :]
+        (tmp_path / "bad.pt").write_bytes(broken)
+        try:
+            load_checkpoint(tmp_path / "bad.pt")
+        except BadCheckpoint:
+            continue  # anything else would end a resume
 
 
 def test_a_full_disk_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,8 +181,12 @@ def test_another_runs_checkpoint_is_refused() -> None:
             make(**settings).load(state)
     with pytest.raises(ValueError, match="another data set: it knows 2 classes"):
         make().load({**state, "classes": ["a", "b"]})
-    with pytest.raises(ValueError, match="seed"):
-        make().load({**state, "seed": 7})
+    with pytest.raises(ValueError, match=r"train\.seeds"):
+        make(train__seeds="7").load(state)
+    with pytest.raises(ValueError, match="lacks 'optimizer'"):
+        make().load({key: value for key, value in state.items() if key != "optimizer"})
+    with pytest.raises(ValueError, match="another network"):
+        make().load({**state, "model": make(network__bottleneck_dim=64).state()["model"]})
     make(train__log_every=1).load(state)  # what the trajectory does not depend on may differ
 
 

@@ -77,7 +77,7 @@ def test_bad_input(digits_run: Path, folders: Path, capsys: pytest.CaptureFixtur
         (["--set", "data.resize=64"], "data.resize is fixed by the checkpoint"),
         (["--set", "optim.lr=1"], "settings of the data section"),
         (["--set", "data.nmae=1"], "did you mean 'data.name'"),
-        (["--set", "data.root"], "--set takes data.field=value, got 'data.root'"),
+        (["--set", "data.root"], "--set takes section.field=value, got 'data.root'"),
         (["--batch-size", "0"], "--batch-size must be at least 1"),
     ):
         assert main(["eval", "--checkpoint", str(digits_run), *args]) == 2, args

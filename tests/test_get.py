@@ -194,7 +194,7 @@ def test_nan_features_that_reach_the_memory_are_refused_there() -> None:
     assert torch.equal(get.mu, mu)
     assert torch.equal(get.pi, pi)
     assert get.health.tolist() == [2, 0]
-    with pytest.raises(ValueError, match="non-finite features in step 0"):
+    with pytest.raises(ValueError, match="non-finite features or prototypes in step 0"):
         get.check()
     started().check()
 
@@ -260,3 +260,34 @@ def test_use_before_initialise_warns_once() -> None:
 
 def test_repr_names_the_options() -> None:
     assert "tau=0.15" in repr(fastget.GeT(C, D))
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_nan_in_the_prototypes_does_not_reach_the_memory(backend: Any) -> None:
+    get = started(backend=backend)
+    mu, pi, f, W = get.mu.clone(), get.pi.clone(), random(5, D), random(C, D, seed=1)
+    W[1, 2] = torch.nan
+    get.update(f, get(f, W), labels=torch.zeros(5, dtype=torch.int64))
+    assert torch.equal(get.mu, mu)
+    assert torch.equal(get.pi, pi)
+    with pytest.raises(ValueError, match="step 0 of GeT"):
+        get.check()
+    get.initialise(random(40, D), torch.arange(40) % C, random(C, D))
+    get.check()  # a new start
+
+
+def test_the_memory_stays_float32() -> None:
+    get = started()
+    before = get.mu.clone()
+    for moved in (get.half(), get.to(torch.bfloat16), get.to("cpu")):
+        assert {t.dtype for t in (moved.mu, moved.pi, moved.mu_f)} == {torch.float32}
+        assert torch.equal(moved.mu, before)
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    import numpy as np
+
+    get = fastget.GeT(np.int64(C), np.int64(D), tau=np.float32(0.25), gamma_mu=np.float64(0.5))
+    assert (get.num_classes, get.tau) == (C, 0.25)
+    with pytest.raises(ValueError, match="tau must be"):
+        fastget.GeT(C, D, tau=True)

@@ -289,3 +289,15 @@ def test_update_memory_needs_class_sums() -> None:
     e = R.expectation(random(B, D), random(C, D), random(C, D), random(C, D), simplex(C), 0.2)
     with pytest.raises(ValueError, match="needs class sums"):
         R.update_memory_(random(C, D), simplex(C), torch.tensor([0, -1]), e, 0.1, 0.1)
+
+
+def test_a_class_without_prior_or_label_adds_nothing_to_the_loss() -> None:
+    f = random(3, D).requires_grad_()
+    pi = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    labels = torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float64).expand(3, 3)
+    m = random(3, D, seed=1)
+    loss = R.soft_cross_entropy(f, m, pi.log(), 0.2, labels)
+    close(loss, R.soft_cross_entropy(f, m[:2], pi[:2].log(), 0.2, labels[:, :2]).detach())
+    loss.backward()
+    assert f.grad is not None
+    assert torch.isfinite(f.grad).all()

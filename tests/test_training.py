@@ -61,8 +61,9 @@ def test_two_runs_are_equal_to_the_bit() -> None:
 
 def test_a_runs_own_config_repeats_it() -> None:
     first = train(tiny("a"), quiet=True)
-    config = fastget.make_config({"train.out": "b"}, file=first.folder / "config.yaml")
-    assert metrics(train(config, quiet=True).folder) == metrics(first.folder)
+    again = train(fastget.make_config(file=first.folder / "config.yaml"), quiet=True)
+    assert again.folder != first.folder
+    assert metrics(again.folder) == metrics(first.folder)
 
 
 def test_dali_and_torchvision_train_alike() -> None:
@@ -204,3 +205,53 @@ def test_devices() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="sees no CUDA device"):
             choose_device("cuda")
+
+
+def test_a_finished_run_of_other_settings_is_not_taken_for_this_one() -> None:
+    train(tiny("done"), quiet=True)
+    assert train(tiny("done", train__resume="auto", train__log_every=1), quiet=True).summary["steps"] == 12
+    for settings in ({"get__tau": 0.5}, {"method__name": "source-only"}, {"train__max_steps": 13}):
+        with pytest.raises(ValueError, match="has other settings"):
+            train(tiny("done", train__resume="auto", **settings), quiet=True)
+    train(tiny("two", train__seeds="0,1", train__max_steps=6), quiet=True)
+    with pytest.raises(ValueError, match=r"holds the runs of seeds \[0, 1\]"):
+        train(tiny("two", train__resume="auto", train__max_steps=6), quiet=True)
+
+
+def test_a_checkpoint_never_holds_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastget.engine import Engine
+
+    train_step = Engine.train_step
+
+    def poison(self: Engine, batches: Any) -> None:
+        train_step(self, batches)
+        if self.step == 6:
+            with torch.no_grad():
+                self.network.classifier.weight[0, 0] = torch.nan
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "train_step", poison)
+        with pytest.raises(RunFailed, match=r"last good checkpoint is .*step_00000005"):
+            train(tiny("nan", train__checkpoint_every=5, train__log_every=50, train__eval_every=50), quiet=True)
+    settings = {"train__checkpoint_every": 5, "train__log_every": 50, "train__eval_every": 50}
+    assert train(tiny("nan", train__resume="auto", **settings), quiet=True).summary["steps"] == 12
+
+
+def test_a_full_disk_ends_the_run_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fastget.runs as module
+
+    def full(file: Path, values: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_append", full)
+    with pytest.raises(RunFailed, match=r"No space left on device.*--resume auto"):
+        train(tiny("full"), quiet=True)
+
+
+def test_settings_may_be_a_mapping() -> None:
+    assert train({**TINY, "train.out": "m"}, quiet=True).summary["steps"] == 12
+
+
+def test_names_with_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    train(tiny("a[/x]", train__max_steps=6))
+    assert "saved in a[/x]" in capsys.readouterr().out
