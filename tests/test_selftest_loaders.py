@@ -12,9 +12,9 @@ from fastget.loaders import MEAN
 def test_rows_pass_on_the_processor() -> None:
     rows = selftest_loaders.checks(torch.device("cpu"))
     assert [name for name, _, _ in rows] == [
-        "loader: DALI's jpeg pixels on the processor",
-        "loader: DALI's png pixels on the processor",
-        "loader: speed on cpu",
+        "DALI's jpeg pixels on the processor",
+        "DALI's png pixels on the processor",
+        "speed on cpu",
     ]
     assert all(passed for _, passed, _ in rows)
     assert "levels of torchvision's" in rows[0][2]
