@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fastget import apex
+from fastget.device import choose_device
 from fastget.get import choose_backend
 from fastget.loaders import choose_loader
 from fastget.runs import device_name, version_of
-from fastget.training import choose_device
 
 
 def findings() -> list[tuple[str, str]]:

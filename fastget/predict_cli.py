@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fastget.device import choose_device
 from fastget.lists import IMAGE_SUFFIXES, read_list
 from fastget.predictor import BATCH, Predictor, Row, load_predictor
 
@@ -78,17 +78,7 @@ def open_predictor(checkpoint: Path, device: str) -> Predictor:
     def warn(text: str) -> None:
         Console(stderr=True).print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
 
-    return load_predictor(checkpoint, pick_device(device), report=warn)
-
-
-def pick_device(name: str) -> torch.device:
-    """The device that --device names."""
-    from fastget.training import choose_device
-
-    try:
-        return choose_device(name)
-    except ValueError as error:
-        raise ValueError(str(error).replace("train.device", "--device")) from error
+    return load_predictor(checkpoint, choose_device(device), report=warn)
 
 
 # --- which images --------------------------------------------------------------------------------

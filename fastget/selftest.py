@@ -26,6 +26,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fastget.device import choose_device
+
 Status = Literal["pass", "fail", "cannot run here"]
 STYLES = {"pass": "green", "fail": "bold red", "cannot run here": "yellow"}
 NEEDS_GPU = "needs a GPU"
@@ -101,23 +103,6 @@ def _driver() -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.split()[0]
     except (OSError, subprocess.SubprocessError, IndexError):
         return "unknown"
-
-
-def choose_device(name: str) -> torch.device:
-    """ "auto": the GPU if there is one, else the CPU."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:n', got {name!r}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:n', got {name!r}")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r} was asked for, and torch sees no GPU: check the driver, or use device='cpu'")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {name!r} was asked for, and torch sees {torch.cuda.device_count()} GPUs")
-    return device
 
 
 def checks() -> list[Check]:

@@ -16,6 +16,7 @@ from rich.progress import Progress
 from fastget.checkpoint import FINAL
 from fastget.config import Config, make_config
 from fastget.data import Domains, load_domains
+from fastget.device import choose_device
 from fastget.display import Display, results_table
 from fastget.engine import Engine, RunFailed, refuse_other_settings
 from fastget.evaluation import Evaluation
@@ -35,23 +36,6 @@ class Result:
     summary: dict[str, Any]
 
 
-def choose_device(name: str) -> torch.device:
-    """`auto`: the current CUDA device if there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"train.device must be cpu, cuda, cuda:N or auto, got {name!r}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"train.device must be cpu, cuda, cuda:N or auto, got {name!r}")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            f"train.device={name}, but torch sees no CUDA device: use train.device=cpu, or see `fastget doctor`"
-        )
-    return device
-
-
 def train(
     config: Config | Mapping[str, Any] | None = None, *, console: Console | None = None, quiet: bool = False
 ) -> Result:
@@ -64,7 +48,7 @@ def train(
         config = make_config(config)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    with joined(choose_device(config.train.device)) as (ranks, device):
+    with joined(choose_device(config.train.device, "train.device")) as (ranks, device):
         quiet = quiet or not ranks.main
         console = console if console is not None and ranks.main else Console(quiet=quiet)
         folder = Path(ranks.gather(str(choose_folder(config)) if ranks.main else None)[0])

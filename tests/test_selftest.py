@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from fastget import reference, selftest, selftest_kernels
+from fastget.device import choose_device
 from fastget.kernels import traffic
 from fastget.kernels.launch import interpreting
 from fastget.selftest import Machine, Row, cannot, passed_if
@@ -70,7 +71,7 @@ def test_an_error_is_a_failed_row_and_the_others_go_on(capsys: pytest.CaptureFix
 @pytest.mark.parametrize("name", ["gpu0", "meta", "cuda" if not torch.cuda.is_available() else "cuda:99"])
 def test_a_device_that_is_not_there_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=f"'{name}'"):
-        selftest.choose_device(name)
+        choose_device(name)
     with pytest.raises(SystemExit) as stop:
         selftest.main(["--device", name])
     assert stop.value.code == 2

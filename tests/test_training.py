@@ -11,9 +11,10 @@ from rich.console import Console
 
 import fastget
 from fastget.checkpoint import load_checkpoint
+from fastget.device import choose_device
 from fastget.engine import RunFailed
 from fastget.get import GeT
-from fastget.training import choose_device, over_seeds, train
+from fastget.training import over_seeds, train
 from tests.support import TINY, metrics, tiny
 
 
