@@ -91,7 +91,7 @@ def backward(B: int, precision: str) -> Tile:
     if precision == "ieee":
         return Tile(BM=32, BN=64, BK=16, precision=precision, num_warps=8, num_stages=2)
     if B > 512:
-        return Tile(BM=64, BN=128, BK=16, precision=precision, num_warps=8, num_stages=2)
+        return Tile(BM=64, BN=64, BK=16, precision=precision, num_warps=8, num_stages=2)
     return Tile(BM=32, BN=64, BK=32, precision=precision, num_warps=8, num_stages=2)
 
 
