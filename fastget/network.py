@@ -132,8 +132,8 @@ def load_backbone_weights(backbone: nn.Module, file: Path) -> None:
 class SmallResNet(nn.Module):
     """A residual network for images of about 32 pixels: three stages of convolution, pooling and a residual branch.
 
-    It has no batch-norm. On `digits` its running statistics, which are the source's, cost more than it gave:
-    source-only fell from 61 to 30 %, GeT from 95 to 89 %. The branches start at zero instead (as in SkipInit).
+    It has no batch-norm: on `digits` a plain three-layer network, the same with and without it, had 47 against 62 %
+    source-only and 70 against 95 % with GeT (one seed). The branches start at zero instead (as in SkipInit).
     """
 
     widths = (16, 32, 64)
