@@ -37,7 +37,7 @@ def _reference(x: _Inputs) -> object:
 
 
 def _triton(x: _Inputs) -> object:
-    return launch_statistics(x.features, x.logits, POSTERIOR, BY_LABELS, x.labels)
+    return launch_statistics(x.features, x.logits, TAU, POSTERIOR, BY_LABELS, x.labels)
 
 
 @cases

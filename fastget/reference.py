@@ -194,7 +194,6 @@ class Expectation(NamedTuple):
     bad_rows: Tensor  # () how many of them hold a non-finite feature
     counts: Tensor | None  # (C,) of the classes in `labels`; None where none were given
     sums: Tensor | None  # (C, D) of their features
-    scales: Tensor | None = None  # what the kernels' backward needs beside S: log prior and norms; none here
 
 
 class Objective(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.launch import launch
-from fastget.kernels.tile import EPS, inverse_norm
+from fastget.kernels.tile import EPS, from_units, inverse_norm, logit
 
 
 @triton.jit
@@ -20,28 +20,33 @@ def column_weight(colsum, classes, held):
 
 
 @triton.jit
-def slope_tile(S, dS, at, inside, weight, hot, best, m, total, m_Q, total_Q, slope_best, gamma, GIVEN: tl.constexpr):
-    """The tile of S at `at`, and the loss's slope there: dS as given, or P - (1 - gamma) Q - gamma onehot(y_M),
+def slope_tile(
+    cosines, dS, at, inside, log_prior, weight, hot, best, top, m, total, m_Q, total_Q, slope_best, inv_tau, gamma,
+    GIVEN: tl.constexpr, REAL: tl.constexpr,
+):  # fmt: skip
+    """The cosines at `at`, and the loss's slope there: dS as given, or P - (1 - gamma) Q - gamma onehot(y_M),
     which at the row's most likely class was found without cancellation."""
-    logits = tl.load(S + at, mask=inside, other=0.0)
+    units = tl.load(cosines + at, mask=inside, other=0)
     if GIVEN:
         slope = tl.load(dS + at, mask=inside, other=0.0)
     else:
+        logits = log_prior + logit(units, top, inv_tau)
         P = tl.exp(logits - m) / total
         Q = tl.exp(logits + weight - m_Q) / total_Q
         slope = tl.where(best, slope_best, P - ((1.0 - gamma) * Q + gamma * hot.to(tl.float32)))
         slope = tl.where(inside, slope, 0.0)
-    return logits, slope
+    return from_units(units, REAL), slope.to(REAL)
 
 
 @triton.jit
 def add_features_gradient(
-    total_d, total_cos, mu, S, dS, colsum, y_M, rows_of, scales, norms, rows, live, depth, deep, scale, tau, gamma,
-    B, C, mu_c, mu_d, GIVEN: tl.constexpr, PRECISION: tl.constexpr, BK: tl.constexpr,
+    total_d, total_cos, mu, cosines, dS, colsum, y_M, rows_of, scales, norms, rows, live, depth, deep,
+    scale, inv_tau, gamma, B, C, mu_c, mu_d,
+    GIVEN: tl.constexpr, PRECISION: tl.constexpr, REAL: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """One head's part of a tile of d_features: sum_c d[b,c] mu_c / |mu_c|, and sum_c d[b,c] cos[b,c]."""
     if GIVEN:
-        y, best, m, total, m_Q, total_Q, slope_best = rows, rows, 0.0, 1.0, 0.0, 1.0, 0.0
+        y, best, top, m, total, m_Q, total_Q, slope_best = rows, rows, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0
     else:
         y = tl.load(y_M + rows, mask=live, other=0)
         m = tl.load(rows_of + rows, mask=live, other=0.0)[:, None]
@@ -50,6 +55,7 @@ def add_features_gradient(
         total_Q = tl.load(rows_of + 3 * B + rows, mask=live, other=1.0)[:, None]
         best = tl.load(rows_of + 4 * B + rows, mask=live, other=0.0).to(tl.int32)
         slope_best = tl.load(rows_of + 5 * B + rows, mask=live, other=0.0)[:, None]
+        top = tl.load(rows_of + 6 * B + rows, mask=live, other=0.0)[:, None]
     for c0 in range(0, C, BK):
         classes = c0 + tl.arange(0, BK)
         held = classes < C
@@ -58,41 +64,44 @@ def add_features_gradient(
         weight = 0.0
         if not GIVEN:
             weight = column_weight(colsum, classes, held)[None, :]
-        hot, top = y[:, None] == classes[None, :], best[:, None] == classes[None, :]
-        logits, d = slope_tile(S, dS, at, inside, weight, hot, top, m, total, m_Q, total_Q, slope_best, gamma, GIVEN)
-        log_prior = tl.load(scales + classes, mask=held, other=0.0)
-        cos = tl.where(logits > float("-inf"), (logits - log_prior[None, :]) * tau, 0.0)
+        hot, likeliest = y[:, None] == classes[None, :], best[:, None] == classes[None, :]
+        log_prior = tl.load(scales + classes, mask=held, other=0.0).to(tl.float32)[None, :]
+        cos, d = slope_tile(
+            cosines, dS, at, inside, log_prior, weight, hot, likeliest, top, m, total, m_Q, total_Q, slope_best,
+            inv_tau, gamma, GIVEN, REAL,
+        )  # fmt: skip
         d *= scale
         total_cos += tl.sum(d * cos, 1)
-        d *= inverse_norm(tl.load(norms + classes, mask=held, other=1.0))[None, :]
+        d *= inverse_norm(tl.load(norms + classes, mask=held, other=1.0).to(REAL))[None, :]
         at_mu = mu + classes[:, None].to(tl.int64) * mu_c + depth[None, :].to(tl.int64) * mu_d
-        p = tl.load(at_mu, mask=held[:, None] & deep[None, :], other=0.0).to(tl.float32)
+        p = tl.load(at_mu, mask=held[:, None] & deep[None, :], other=0.0).to(REAL)
         total_d = tl.dot(d, p, total_d, input_precision=PRECISION)
     return total_d, total_cos
 
 
 @triton.jit
 def write_mu_gradient(
-    d_mu, features, mu, S, dS, colsum, y_M, rows_of, scales, norms, block, scale, tau, gamma,
+    d_mu, features, mu, cosines, dS, colsum, y_M, rows_of, scales, norms, block, scale, inv_tau, gamma,
     B, C, D, stride_b, stride_d, mu_c, mu_d,
-    GIVEN: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    GIVEN: tl.constexpr, PRECISION: tl.constexpr, REAL: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """One tile of d_mu: (sum_b d[b,c] f_b / |f_b| - sum_b d[b,c] cos[b,c] mu_c / |mu_c|) / |mu_c|."""
     blocks = tl.cdiv(D, BN)
     classes = block // blocks * BM + tl.arange(0, BM)
     depth = block % blocks * BN + tl.arange(0, BN)
     held, deep = classes < C, depth < D
-    log_prior = tl.load(scales + classes, mask=held, other=0.0)
+    log_prior = tl.load(scales + classes, mask=held, other=0.0).to(tl.float32)[:, None]
     weight = 0.0
     if not GIVEN:
         weight = column_weight(colsum, classes, held)[:, None]
-    total_d = tl.zeros((BM, BN), tl.float32)
-    total_cos = tl.zeros((BM,), tl.float32)
+    total_d = tl.zeros((BM, BN), REAL)
+    total_cos = tl.zeros((BM,), REAL)
     for b0 in range(0, B, BK):
         rows = (b0 + tl.arange(0, BK)).to(tl.int64)
         live = rows < B
         if GIVEN:
-            y, best, m, total, m_Q, total_Q, slope_best = rows, rows, 0.0, 1.0, 0.0, 1.0, 0.0
+            y, best, top, m, total, m_Q, total_Q, slope_best = rows, rows, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0
         else:
             y = tl.load(y_M + rows, mask=live, other=0)
             m = tl.load(rows_of + rows, mask=live, other=0.0)[None, :]
@@ -101,23 +110,26 @@ def write_mu_gradient(
             total_Q = tl.load(rows_of + 3 * B + rows, mask=live, other=1.0)[None, :]
             best = tl.load(rows_of + 4 * B + rows, mask=live, other=0.0).to(tl.int32)
             slope_best = tl.load(rows_of + 5 * B + rows, mask=live, other=0.0)[None, :]
+            top = tl.load(rows_of + 6 * B + rows, mask=live, other=0.0)[None, :]
         inside = held[:, None] & live[None, :]
         at = rows[None, :] * C + classes[:, None]
-        hot, top = y[None, :] == classes[:, None], best[None, :] == classes[:, None]
-        logits, d = slope_tile(S, dS, at, inside, weight, hot, top, m, total, m_Q, total_Q, slope_best, gamma, GIVEN)
-        cos = tl.where(logits > float("-inf"), (logits - log_prior[:, None]) * tau, 0.0)
+        hot, likeliest = y[None, :] == classes[:, None], best[None, :] == classes[:, None]
+        cos, d = slope_tile(
+            cosines, dS, at, inside, log_prior, weight, hot, likeliest, top, m, total, m_Q, total_Q, slope_best,
+            inv_tau, gamma, GIVEN, REAL,
+        )  # fmt: skip
         d *= scale
         total_cos += tl.sum(d * cos, 1)
-        d *= inverse_norm(tl.load(scales + C + rows, mask=live, other=1.0))[None, :]
+        d *= inverse_norm(tl.load(scales + C + rows, mask=live, other=1.0).to(REAL))[None, :]
         at_f = features + rows[:, None] * stride_b + depth[None, :].to(tl.int64) * stride_d
-        f = tl.load(at_f, mask=live[:, None] & deep[None, :], other=0.0).to(tl.float32)
+        f = tl.load(at_f, mask=live[:, None] & deep[None, :], other=0.0).to(REAL)
         total_d = tl.dot(d, f, total_d, input_precision=PRECISION)
 
     inside = held[:, None] & deep[None, :]
-    norm = tl.load(norms + classes, mask=held, other=1.0)
+    norm = tl.load(norms + classes, mask=held, other=1.0).to(REAL)
     inverse = inverse_norm(norm)[:, None]
     at_mu = mu + classes[:, None].to(tl.int64) * mu_c + depth[None, :].to(tl.int64) * mu_d
-    p = tl.load(at_mu, mask=inside, other=0.0).to(tl.float32)
+    p = tl.load(at_mu, mask=inside, other=0.0).to(REAL)
     gradient = tl.where((norm >= EPS)[:, None], (total_d - total_cos[:, None] * p * inverse) * inverse, 0.0)
     at = d_mu + classes[:, None].to(tl.int64) * D + depth[None, :]
     tl.store(at, gradient.to(d_mu.dtype.element_ty), mask=inside)
@@ -127,30 +139,32 @@ def write_mu_gradient(
 def backward_kernel(
     features,  # (B, D)
     mu_g, mu_f,  # (C, D)
-    S_g, S_f,  # (B, C)
+    cos_g, cos_f,  # (B, C) int32
     dS,  # (B, C) with GIVEN: the slope of head g, its only head
     colsum_g, colsum_f,  # (C,)
     y_M,  # (B,) int64
-    row_stats,  # (12, B): of g then of f: max and sum of exponentials of P, of Q, most likely class, slope there
-    scales,  # log prior C | |features| B | |mu_g| C | |mu_f| C
+    row_stats,  # (14, B), of g then of f: max and sum of exponentials of P, of Q, likeliest class, slope, top
+    scales,  # float64: log prior C | |features| B | |mu_g| C | |mu_f| C
     grad_loss, grad_g, grad_f,  # () incoming gradients
     d_features, d_mu_g, d_mu_f,  # out: (B, D), (C, D), (C, D)
     B, C, D, stride_b, stride_d, g_c, g_d, f_c, f_d,
-    tau, inv_tau, gamma_g, gamma_f,
+    inv_tau, gamma_g, gamma_f,
     feature_programs, g_programs,
     USE_G: tl.constexpr, USE_F: tl.constexpr,
     HAS_LOSS: tl.constexpr, HAS_G: tl.constexpr, HAS_F: tl.constexpr, GIVEN: tl.constexpr,
-    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr, WIDE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """loss = (1/B) sum_b (lse(S_b) - y_b . S_b), so dS = (P - y) / B, and with d = grad dS / tau
 
     d_features_b = (sum_c d mu_c / |mu_c| - sum_c d cos f_b / |f_b|) / |f_b|, both heads added;
     d_mu_c       = (sum_b d f_b / |f_b|   - sum_b d cos mu_c / |mu_c|) / |mu_c|.
 
-    P and Q are made again from S, which costs less than keeping them. Tiles of d_features, d_mu_g and d_mu_f stand
-    in one grid; each sums over its whole other axis in order. A vector shorter than 1e-12 gets no gradient.
+    P and Q are made again from the cosines, which costs less than keeping them. Tiles of d_features, d_mu_g and d_mu_f
+    stand in one grid; each sums over its whole other axis in order. WIDE: sums in float64, since the two terms cancel
+    where prototypes and features point the same way. A vector shorter than 1e-12 gets no gradient.
     """
     pid = tl.program_id(0)
+    REAL: tl.constexpr = tl.float64 if WIDE else tl.float32
     scale_g = inv_tau
     scale_f = inv_tau
     if not GIVEN:
@@ -173,23 +187,23 @@ def backward_kernel(
         rows = (pid // blocks * BM + tl.arange(0, BM)).to(tl.int64)
         depth = pid % blocks * BN + tl.arange(0, BN)
         live, deep = rows < B, depth < D
-        total_d = tl.zeros((BM, BN), tl.float32)
-        total_cos = tl.zeros((BM,), tl.float32)
+        total_d = tl.zeros((BM, BN), REAL)
+        total_cos = tl.zeros((BM,), REAL)
         if USE_G:
             total_d, total_cos = add_features_gradient(
-                total_d, total_cos, mu_g, S_g, dS, colsum_g, y_M, row_stats, scales, norm_g,
-                rows, live, depth, deep, scale_g, tau, gamma_g, wide_B, C, g_c, g_d, GIVEN, PRECISION, BK,
+                total_d, total_cos, mu_g, cos_g, dS, colsum_g, y_M, row_stats, scales, norm_g,
+                rows, live, depth, deep, scale_g, inv_tau, gamma_g, wide_B, C, g_c, g_d, GIVEN, PRECISION, REAL, BK,
             )  # fmt: skip
         if USE_F:
             total_d, total_cos = add_features_gradient(
-                total_d, total_cos, mu_f, S_f, dS, colsum_f, y_M, row_stats + 6 * wide_B, scales, norm_g + C,
-                rows, live, depth, deep, scale_f, tau, gamma_f, wide_B, C, f_c, f_d, GIVEN, PRECISION, BK,
+                total_d, total_cos, mu_f, cos_f, dS, colsum_f, y_M, row_stats + 7 * wide_B, scales, norm_g + C,
+                rows, live, depth, deep, scale_f, inv_tau, gamma_f, wide_B, C, f_c, f_d, GIVEN, PRECISION, REAL, BK,
             )  # fmt: skip
         inside = live[:, None] & deep[None, :]
-        norm = tl.load(scales + C + rows, mask=live, other=1.0)
+        norm = tl.load(scales + C + rows, mask=live, other=1.0).to(REAL)
         inverse = inverse_norm(norm)[:, None]
         at_f = features + rows[:, None] * stride_b + depth[None, :].to(tl.int64) * stride_d
-        f = tl.load(at_f, mask=inside, other=0.0).to(tl.float32)
+        f = tl.load(at_f, mask=inside, other=0.0).to(REAL)
         gradient = (total_d - total_cos[:, None] * f * inverse) * inverse
         gradient = tl.where((norm < EPS)[:, None], 0.0, gradient)  # a NaN norm keeps its NaN
         at = d_features + rows[:, None] * D + depth[None, :]
@@ -197,15 +211,17 @@ def backward_kernel(
     elif pid < feature_programs + g_programs:
         if USE_G:
             write_mu_gradient(
-                d_mu_g, features, mu_g, S_g, dS, colsum_g, y_M, row_stats, scales, norm_g, pid - feature_programs,
-                scale_g, tau, gamma_g, wide_B, C, D, stride_b, stride_d, g_c, g_d, GIVEN, PRECISION, BM, BN, BK,
+                d_mu_g, features, mu_g, cos_g, dS, colsum_g, y_M, row_stats, scales, norm_g, pid - feature_programs,
+                scale_g, inv_tau, gamma_g, wide_B, C, D, stride_b, stride_d, g_c, g_d,
+                GIVEN, PRECISION, REAL, BM, BN, BK,
             )  # fmt: skip
     else:
         if USE_F:
             write_mu_gradient(
-                d_mu_f, features, mu_f, S_f, dS, colsum_f, y_M, row_stats + 6 * wide_B, scales, norm_g + C,
+                d_mu_f, features, mu_f, cos_f, dS, colsum_f, y_M, row_stats + 7 * wide_B, scales, norm_g + C,
                 pid - feature_programs - g_programs,
-                scale_f, tau, gamma_f, wide_B, C, D, stride_b, stride_d, f_c, f_d, GIVEN, PRECISION, BM, BN, BK,
+                scale_f, inv_tau, gamma_f, wide_B, C, D, stride_b, stride_d, f_c, f_d,
+                GIVEN, PRECISION, REAL, BM, BN, BK,
             )  # fmt: skip
 
 
@@ -213,8 +229,8 @@ def launch_backward(
     features: Tensor,  # (B, D)
     mu_g: Tensor,  # (C, D)
     mu_f: Tensor | None,  # (C, D); None: one head
-    S_g: Tensor,  # (B, C)
-    S_f: Tensor | None,
+    cos_g: Tensor,  # (B, C) int32
+    cos_f: Tensor | None,
     scales: Tensor,
     tau: float,
     *,
@@ -240,7 +256,8 @@ def launch_backward(
         d_mu_f = torch.empty(mu_f.shape, dtype=mu_f.dtype, device=mu_f.device)
     if not (need_x or need_g or need_f):
         return None, None, None
-    config = configs.backward(B, configs.precision(*(t for t in (features, mu_g, mu_f) if t is not None)))
+    inputs = [t for t in (features, mu_g, mu_f) if t is not None]
+    config, wide = configs.backward(B, configs.precision(*inputs)), configs.wide(*inputs)
     across = triton.cdiv(D, config.BN)
     feature_programs = triton.cdiv(B, config.BM) * across if need_x else 0
     g_programs = triton.cdiv(C, config.BM) * across if need_g else 0
@@ -255,22 +272,22 @@ def launch_backward(
     launch(
         backward_kernel,
         (feature_programs + g_programs + f_programs,),
-        features, mu_g, mu_g if mu_f is None else mu_f, S_g, pointer(S_f), pointer(dS),
+        features, mu_g, mu_g if mu_f is None else mu_f, cos_g, pointer(cos_f), pointer(dS),
         colsum_g, colsum_f, pointer(y_M), pointer(row_stats), scales,
         pointer(grad_loss), pointer(grad_g), pointer(grad_f),
         pointer(d_features), pointer(d_mu_g), pointer(d_mu_f),
         B, C, D, *features.stride(), *mu_g.stride(), *(mu_g if mu_f is None else mu_f).stride(),
-        tau, 1.0 / tau, gammas[0], gammas[1], feature_programs, g_programs,
+        1.0 / tau, gammas[0], gammas[1], feature_programs, g_programs,
         reads=(
             features, mu_g if head_g else None, mu_f if head_f else None,
-            S_g if head_g else None, S_f if head_f else None, dS,
+            cos_g if head_g else None, cos_f if head_f else None, dS,
             colsum_g if colsums and head_g else None, colsum_f if colsums and head_f else None,
             y_M, row_stats, scales, grad_loss, grad_g, grad_f,
         ),
         writes=(d_features, d_mu_g, d_mu_f),
         USE_G=head_g, USE_F=head_f,
         HAS_LOSS=grad_loss is not None, HAS_G=grad_g is not None, HAS_F=grad_f is not None, GIVEN=given,
-        PRECISION=config.precision, BM=config.BM, BN=config.BN, BK=config.BK,
+        PRECISION=config.precision, WIDE=wide, BM=config.BM, BN=config.BN, BK=config.BK,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     return d_features, d_mu_g, d_mu_f

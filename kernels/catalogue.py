@@ -27,6 +27,7 @@ from fastget.kernels.rebalance import rebalance
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
 POINTERS = {
+    torch.float64: "*fp64",
     torch.float32: "*fp32",
     torch.float16: "*fp16",
     torch.bfloat16: "*bf16",
@@ -45,6 +46,7 @@ SHAPES = (
     (8192, 1024, 2048),
 )
 FAST_SHAPE = (256, 345, 2048)
+LAID_ACROSS, LAID_APART = (4096, 1000, 2048), (37, 5000, 257)  # where strided inputs are compiled too
 
 
 @dataclass(frozen=True)
@@ -217,4 +219,34 @@ def _equations(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     class_sums(_meta(B, D, dtype=dtype), y, C)
 
 
-DRIVES: tuple[Callable[[torch.dtype, int, int, int], None], ...] = (_steps, _posteriors, _equations)
+def _strided(dtype: torch.dtype, B: int, C: int, D: int) -> None:
+    """Inputs that are not contiguous: transposed where the sizes are LAID_ACROSS, every third element elsewhere."""
+    if (B, C, D) not in (LAID_ACROSS, LAID_APART):
+        return
+
+    def lay(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        if (B, C, D) == LAID_ACROSS:
+            return _meta(columns, rows, dtype=dtype).T
+        return _meta(rows, 3 * columns, dtype=dtype)[:, ::3]
+
+    for weight in {dtype, torch.float32}:
+        features, labels = lay(B, D, dtype).requires_grad_(), _meta(2 * B, dtype=torch.int64)[::2]
+        mu, mu_g, mu_f = lay(C, D), lay(C, D, weight).requires_grad_(), lay(C, D).requires_grad_()
+        pi, health = _meta(C), _meta(2, dtype=torch.int64)
+        e = expectation(features, mu, mu_g, mu_f, pi, 0.15, labels=labels)
+        objective(e, 0.5, 0.5).loss.backward()  # type: ignore[no-untyped-call]
+        update_memory_(mu, pi, health, e, 0.01, 0.01)
+        update_memory_(mu, pi, health, e, 0.01, 0.01, features=features.detach(), labels=labels)
+        P = posterior(features, mu_g, _meta(C, grad=True), 0.15)
+        P.backward(lay(B, C))  # type: ignore[no-untyped-call]
+        soft_cross_entropy(features, mu_g, _meta(C), 0.15, lay(B, C)).backward()  # type: ignore[no-untyped-call]
+        nearest_histogram(features.detach(), mu)
+    Q = lay(B, C, dtype).requires_grad_()
+    rebalance(Q).backward(lay(B, C))  # type: ignore[no-untyped-call]
+    mixed_labels(Q, labels, 0.5).backward(lay(B, C))  # type: ignore[no-untyped-call]
+    structure_loss(Q.detach(), Q.detach())
+    update_prototypes(mu, lay(C, D), _meta(C), 0.1)
+    class_sums(features.detach(), labels, C)
+
+
+DRIVES: tuple[Callable[[torch.dtype, int, int, int], None], ...] = (_steps, _posteriors, _equations, _strided)

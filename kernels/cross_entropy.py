@@ -14,40 +14,62 @@ from fastget.kernels.checks import check_like, check_pair, check_tau
 from fastget.kernels.launch import launch
 from fastget.kernels.logits import LOG_PRIOR, launch_logits
 from fastget.kernels.posterior import gradient_fake, logit_gradients, spread
-from fastget.kernels.tile import merged_softmax
+from fastget.kernels.tile import first_best, merged_softmax, row_logits
 from fastget.kernels.wrap import Differentiable, Operator
 
 
 @triton.jit(do_not_specialize=["B", "T"])
 def cross_entropy_kernel(
-    S,  # (B, C)
+    cos,  # (B, C) int32
+    log_prior,  # (C,) float64
     parts,  # (slots, T, B)
     labels,  # (B, C)
     row_loss,  # (B,) out
-    row_stats,  # (3, B) out: max and sum of exponentials of P, sum of the labels
-    B, C, T, y_b, y_c,
+    row_stats,  # (6, B) out: max and sum of exponentials of P, sum of the labels, top, likeliest class, slope there
+    B, C, T, y_b, y_c, inv_tau,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """loss[b] = -sum_c y[b,c] log P[b,c].  dS = P sum_c y - y: cross_entropy_slope_kernel."""
+    """loss[b] = -sum_c y[b,c] log P[b,c].  dS = P sum_c y - y: cross_entropy_slope_kernel.
+
+    The slope at the likeliest class is minus the sum of all others: P - y cancels there when P is near 1.
+    """
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     live = rows < B
-    m, total = merged_softmax(parts, 0, rows, live, B, T)
+    top, m, total = merged_softmax(parts, 0, 1, rows, live, B, T, inv_tau)
     log_total = tl.log(total)
-    loss = tl.zeros((BM,), tl.float32)
-    mass = tl.zeros((BM,), tl.float32)
     rows = rows.to(tl.int64)
+    row, row_y = cos + rows[:, None] * C, labels + rows[:, None] * y_b
+    mass = tl.zeros((BM,), tl.float32)
+    peak = tl.full((BM,), float("-inf"), tl.float32)
+    best = tl.zeros((BM,), tl.int32)
     for c0 in range(0, C, BN):
         classes = c0 + tl.arange(0, BN)
-        inside = live[:, None] & (classes < C)[None, :]
-        logits = tl.load(S + rows[:, None] * C + classes[None, :], mask=inside, other=0.0)
-        at = labels + rows[:, None] * y_b + classes[None, :].to(tl.int64) * y_c
-        y = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        loss -= tl.sum(tl.where(y == 0, 0.0, y * ((logits - m[:, None]) - log_total[:, None])), 1)
-        mass += tl.sum(y, 1)
+        held = classes < C
+        inside = live[:, None] & held[None, :]
+        logits = row_logits(row, log_prior, classes, held, inside, top, inv_tau)
+        highest, column = first_best(logits, classes, held[None, :], C - 1)
+        best = tl.where(highest > peak, column, best)
+        peak = tl.maximum(peak, highest)
+        mass += tl.sum(tl.load(row_y + classes[None, :].to(tl.int64) * y_c, mask=inside, other=0.0).to(tl.float32), 1)
+    loss = tl.zeros((BM,), tl.float32)
+    others = tl.zeros((BM,), tl.float32)
+    for c0 in range(0, C, BN):
+        classes = c0 + tl.arange(0, BN)
+        held = classes < C
+        inside = live[:, None] & held[None, :]
+        log_P = (row_logits(row, log_prior, classes, held, inside, top, inv_tau) - m[:, None]) - log_total[:, None]
+        y = tl.load(row_y + classes[None, :].to(tl.int64) * y_c, mask=inside, other=0.0).to(tl.float32)
+        loss -= tl.sum(tl.where(y == 0, 0.0, y * log_P), 1)
+        other = inside & (classes[None, :] != best[:, None])
+        others += tl.sum(tl.where(other, tl.exp(log_P) * mass[:, None] - y, 0.0), 1)
+    wide_B = tl.cast(B, tl.int64)
     tl.store(row_loss + rows, loss, mask=live)
     tl.store(row_stats + rows, m, mask=live)
-    tl.store(row_stats + tl.cast(B, tl.int64) + rows, total, mask=live)
-    tl.store(row_stats + 2 * tl.cast(B, tl.int64) + rows, mass, mask=live)
+    tl.store(row_stats + wide_B + rows, total, mask=live)
+    tl.store(row_stats + 2 * wide_B + rows, mass, mask=live)
+    tl.store(row_stats + 3 * wide_B + rows, top, mask=live)
+    tl.store(row_stats + 4 * wide_B + rows, best.to(tl.float32), mask=live)
+    tl.store(row_stats + 5 * wide_B + rows, -others, mask=live)
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -62,28 +84,34 @@ def mean_kernel(x, out, B, BM: tl.constexpr):  # x (B,), out ()
 
 @triton.jit(do_not_specialize=["B"])
 def cross_entropy_slope_kernel(
-    S,  # (B, C)
+    cos,  # (B, C) int32
+    log_prior,  # (C,) float64
     labels,  # (B, C)
-    row_stats,  # (3, B)
+    row_stats,  # (6, B)
     grad,  # ()
     dS,  # (B, C) out
-    B, C, y_b, y_c,
+    B, C, y_b, y_c, inv_tau,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """dS[b,c] = grad (P[b,c] sum_c' y[b,c'] - y[b,c]) / B."""
     rows = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     classes = tl.program_id(1) * BN + tl.arange(0, BN)
     live = rows < B
-    inside = live[:, None] & (classes < C)[None, :]
+    held = classes < C
+    inside = live[:, None] & held[None, :]
+    wide_B = tl.cast(B, tl.int64)
     m = tl.load(row_stats + rows, mask=live, other=0.0)
-    total = tl.load(row_stats + tl.cast(B, tl.int64) + rows, mask=live, other=1.0)
-    mass = tl.load(row_stats + 2 * tl.cast(B, tl.int64) + rows, mask=live, other=0.0)
-    at = rows[:, None] * C + classes[None, :]
-    logits = tl.load(S + at, mask=inside, other=0.0)
+    total = tl.load(row_stats + wide_B + rows, mask=live, other=1.0)
+    mass = tl.load(row_stats + 2 * wide_B + rows, mask=live, other=0.0)
+    top = tl.load(row_stats + 3 * wide_B + rows, mask=live, other=0.0)
+    best = tl.load(row_stats + 4 * wide_B + rows, mask=live, other=0.0).to(tl.int32)
+    slope_best = tl.load(row_stats + 5 * wide_B + rows, mask=live, other=0.0)
+    logits = row_logits(cos + rows[:, None] * C, log_prior, classes, held, inside, top, inv_tau)
     at_y = labels + rows[:, None] * y_b + classes[None, :].to(tl.int64) * y_c
     y = tl.load(at_y, mask=inside, other=0.0).to(tl.float32)
     P = tl.exp(logits - m[:, None]) / total[:, None]
-    tl.store(dS + at, (P * mass[:, None] - y) * (tl.load(grad) / B), mask=inside)
+    slope = tl.where(classes[None, :] == best[:, None], slope_best[:, None], P * mass[:, None] - y)
+    tl.store(dS + rows[:, None] * C + classes[None, :], slope * (tl.load(grad) / B), mask=inside)
 
 
 def _empty(like: Tensor, *shape: int) -> Tensor:
@@ -94,26 +122,28 @@ def _cross_entropy(
     features: Tensor, prototypes: Tensor, log_prior: Tensor, labels: Tensor, tau: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     logits = launch_logits(features, log_prior, tau, mu_g=prototypes, prior_kind=LOG_PRIOR)
-    assert logits.S_g is not None
-    B, C = logits.S_g.shape
-    row_loss, row_stats, loss = _empty(features, B), _empty(features, 3, B), _empty(features)
+    assert logits.cos_g is not None
+    B, C = logits.cos_g.shape
+    row_loss, row_stats, loss = _empty(features, B), _empty(features, 6, B), _empty(features)
     config = configs.walk(C)
     launch(
         cross_entropy_kernel, (triton.cdiv(B, config.BM),),
-        logits.S_g, logits.parts, labels, row_loss, row_stats, B, C, logits.tiles, *labels.stride(),
-        reads=(logits.S_g, logits.parts, labels), writes=(row_loss, row_stats),
+        logits.cos_g, logits.scales[:C], logits.parts, labels, row_loss, row_stats,
+        B, C, logits.tiles, *labels.stride(), 1.0 / tau,
+        reads=(logits.cos_g, logits.scales[:C], logits.parts, labels), writes=(row_loss, row_stats),
         BM=config.BM, BN=config.BN, num_warps=config.num_warps,
     )  # fmt: skip
     launch(mean_kernel, (1,), row_loss, loss, B, reads=(row_loss,), writes=(loss,), BM=1024)
-    return loss, logits.S_g, logits.scales, row_stats
+    return loss, logits.cos_g, logits.scales, row_stats
 
 
 def _cross_entropy_fake(
     features: Tensor, prototypes: Tensor, log_prior: Tensor, labels: Tensor, tau: float
 ) -> tuple[Tensor, ...]:
     B, C = features.shape[0], prototypes.shape[0]
-    shapes: tuple[tuple[int, ...], ...] = ((), (B, C), (3 * C + B,), (3, B))
-    return tuple(features.new_empty(shape, dtype=torch.float32) for shape in shapes)
+    empty = features.new_empty
+    loss, row_stats = (empty(shape, dtype=torch.float32) for shape in ((), (6, B)))
+    return loss, empty((B, C), dtype=torch.int32), empty((3 * C + B,), dtype=torch.float64), row_stats
 
 
 def _cross_entropy_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -125,17 +155,18 @@ def _cross_entropy_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor
 
 
 def _cross_entropy_gradient(
-    features: Tensor, prototypes: Tensor, labels: Tensor, S: Tensor, scales: Tensor, row_stats: Tensor, grad: Tensor,
+    features: Tensor, prototypes: Tensor, labels: Tensor, cos: Tensor, scales: Tensor, row_stats: Tensor, grad: Tensor,
     tau: float, needs: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    B, C = S.shape
-    dS, config = _empty(S, B, C), configs.elementwise(C)
+    B, C = cos.shape
+    dS, config = _empty(cos, B, C), configs.elementwise(C)
     launch(
         cross_entropy_slope_kernel, (triton.cdiv(B, config.BM), triton.cdiv(C, config.BN)),
-        S, labels, row_stats, grad, dS, B, C, *labels.stride(),
-        reads=(S, labels, row_stats, grad), writes=(dS,), BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+        cos, scales[:C], labels, row_stats, grad, dS, B, C, *labels.stride(), 1.0 / tau,
+        reads=(cos, scales[:C], labels, row_stats, grad), writes=(dS,),
+        BM=config.BM, BN=config.BN, num_warps=config.num_warps,
     )  # fmt: skip
-    return logit_gradients(features, prototypes, S, dS, scales, tau, needs)
+    return logit_gradients(features, prototypes, cos, dS, scales, tau, needs)
 
 
 def _cross_entropy_backward(run: Any, ctx: Any, grad: Tensor | None, *rest: Any) -> tuple[Tensor | None, ...]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from fastget.kernels.checks import check_labels, check_like, check_pair, check_tau
 from fastget.kernels.logits import ESTIMATES, launch_logits
 from fastget.kernels.statistics import BY_LABELS, BY_NOTHING, BY_Y_M, launch_statistics
+from fastget.kernels.tile import BROKEN, UNITS
 from fastget.kernels.wrap import Operator
 
 
@@ -21,8 +22,8 @@ class Expectation(NamedTuple):
     mu_g: Tensor  # (C, D), as given
     mu_f: Tensor  # (C, D), as given
     tau: float
-    S_g: Tensor  # (B, C) logits: log prior + cos / tau under mu_g; a constant: objective() makes the gradient
-    S_f: Tensor  # (B, C) the same under mu_f
+    cos_g: Tensor  # (B, C) int32 cosines with mu_g, in units of 2^-29; a constant: objective() makes the gradient
+    cos_f: Tensor  # (B, C) the same with mu_f
     y_M: Tensor  # (B,) int64
     statistics: Tensor  # flat
     colsum_g: Tensor  # (C,) of P_g
@@ -32,7 +33,22 @@ class Expectation(NamedTuple):
     bad_rows: Tensor  # () how many of them hold a non-finite feature
     counts: Tensor | None  # (C,) of the classes in `labels`; None where none were given
     sums: Tensor | None  # (C, D) of their features
-    scales: Tensor | None = None  # (3C + B,): log prior, norms of features, mu_g and mu_f, for the backward
+    scales: Tensor  # (3C + B,) float64: log prior, norms of features, mu_g and mu_f
+
+    @property
+    def S_g(self) -> Tensor:
+        """(B, C) the logits log prior + cos / tau under mu_g, in float64: to look at, no kernel reads them."""
+        return self._logits(self.cos_g)
+
+    @property
+    def S_f(self) -> Tensor:
+        """(B, C) the same under mu_f."""
+        return self._logits(self.cos_f)
+
+    def _logits(self, units: Tensor) -> Tensor:
+        cos = (units.double() / UNITS.value).masked_fill(units == BROKEN.value, float("nan"))
+        logits: Tensor = self.scales[: units.shape[1]] + cos / self.tau
+        return logits
 
 
 def _forward(
@@ -48,10 +64,10 @@ def _forward(
     labels: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     logits = launch_logits(features, pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate, shrink=shrink)
-    y_M, statistics = launch_statistics(features, logits, estimate, by, labels)
-    assert logits.S_g is not None
-    assert logits.S_f is not None
-    return logits.S_g, logits.S_f, y_M, statistics, logits.scales
+    y_M, statistics = launch_statistics(features, logits, tau, estimate, by, labels)
+    assert logits.cos_g is not None
+    assert logits.cos_f is not None
+    return logits.cos_g, logits.cos_f, y_M, statistics, logits.scales
 
 
 def _fake(
@@ -61,11 +77,11 @@ def _fake(
     (B, D), C = features.shape, mu.shape[0]
     wide = features.new_empty
     return (
-        wide((B, C), dtype=torch.float32),
-        wide((B, C), dtype=torch.float32),
+        wide((B, C), dtype=torch.int32),
+        wide((B, C), dtype=torch.int32),
         wide((B,), dtype=torch.int64),
         wide((3 * C + 2 + (C * (D + 1) if by else 0),), dtype=torch.float32),
-        wide((3 * C + B,), dtype=torch.float32),
+        wide((3 * C + B,), dtype=torch.float64),
     )
 
 
@@ -88,7 +104,7 @@ def expectation(
     """reference.expectation(features, mu, mu_g, mu_f, pi, tau, ...), in two launches.
 
     E: the posteriors under mu, mu_g and mu_f from one read of the features, y_M, and the sums over the batch.
-    S_g and S_f are constants here: the gradient is that of `objective`.
+    The cosines are constants here: the gradient is that of `objective`.
     """
     check_pair(features, mu, "mu")
     C, device = mu.shape[0], features.device
@@ -101,7 +117,7 @@ def expectation(
     if labels is not None:
         check_labels("labels", labels, features.shape[0], device)
     by = BY_LABELS if labels is not None else BY_Y_M if use_y_M else BY_NOTHING
-    S_g, S_f, y_M, statistics, scales = _expectation(
+    cos_g, cos_f, y_M, statistics, scales = _expectation(
         features.detach(), mu.detach(), mu_g.detach(), mu_f.detach(), pi.detach(), tau,
         ESTIMATES[prior_estimate], prior_shrinkage, by, labels,
     )  # fmt: skip
@@ -112,8 +128,8 @@ def expectation(
         mu_g=mu_g,
         mu_f=mu_f,
         tau=tau,
-        S_g=S_g,
-        S_f=S_f,
+        cos_g=cos_g,
+        cos_f=cos_f,
         y_M=y_M,
         statistics=statistics,
         colsum_g=colsum_g,

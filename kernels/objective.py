@@ -11,10 +11,9 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.backward import column_weight, launch_backward
-from fastget.kernels.checks import check_float
 from fastget.kernels.expectation import Expectation
 from fastget.kernels.launch import launch
-from fastget.kernels.tile import finite_max, first_best, merge
+from fastget.kernels.tile import BROKEN, finite_max, first_best, largest, merge, row_logits
 from fastget.kernels.wrap import Differentiable, Operator
 
 
@@ -29,12 +28,20 @@ class Objective(NamedTuple):
 
 
 @triton.jit
-def head_rows(S, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma, BN: tl.constexpr):
+def head_rows(
+    cos, log_priors, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma, inv_tau, BN: tl.constexpr
+):
     """One head, one block of rows: max and sum of exponentials of P and Q, the loss, KL(Q || P), Q's column sums.
 
     Also the slope at the most likely class, as minus the sum of all others, which it equals: P - y cancels there when
     P is near 1, and the others' slopes are small numbers that do not.
     """
+    row = cos + rows[:, None].to(tl.int64) * C
+    top = tl.full(rows.shape, BROKEN, tl.float32)
+    for c0 in range(0, C, BN):
+        classes = c0 + tl.arange(0, BN)
+        inside = live[:, None] & (classes < C)[None, :]
+        top = tl.maximum(top, largest(tl.load(row + classes[None, :], mask=inside, other=BROKEN), inside))
     m = tl.full(rows.shape, float("-inf"), tl.float32)
     best = tl.zeros(rows.shape, tl.int32)
     total = tl.zeros(rows.shape, tl.float32)
@@ -43,14 +50,15 @@ def head_rows(S, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma,
     for c0 in range(0, C, BN):
         classes = c0 + tl.arange(0, BN)
         held = classes < C
-        at = S + rows[:, None].to(tl.int64) * C + classes[None, :]
-        logits = tl.load(at, mask=live[:, None] & held[None, :], other=float("-inf"))
-        top, column = first_best(logits, classes, held[None, :], C - 1)
-        best = tl.where(top > m, column, best)
-        m, total = merge(m, total, top, tl.sum(tl.exp(logits - finite_max(top)[:, None]), 1))
+        inside = live[:, None] & held[None, :]
+        logits = row_logits(row, log_priors, classes, held, inside, top, inv_tau)
+        logits = tl.where(inside, logits, float("-inf"))
+        peak, column = first_best(logits, classes, held[None, :], C - 1)
+        best = tl.where(peak > m, column, best)
+        m, total = merge(m, total, peak, tl.sum(tl.exp(logits - finite_max(peak)[:, None]), 1))
         logits += column_weight(colsum, classes, held)[None, :]
-        top = tl.max(logits, 1)
-        m_Q, total_Q = merge(m_Q, total_Q, top, tl.sum(tl.exp(logits - finite_max(top)[:, None]), 1))
+        peak = tl.max(logits, 1)
+        m_Q, total_Q = merge(m_Q, total_Q, peak, tl.sum(tl.exp(logits - finite_max(peak)[:, None]), 1))
     m, m_Q = finite_max(m), finite_max(m_Q)
     wide_B = tl.cast(B, tl.int64)
     tl.store(row_stats + rows, m, mask=live)
@@ -58,6 +66,7 @@ def head_rows(S, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma,
     tl.store(row_stats + 2 * wide_B + rows, m_Q, mask=live)
     tl.store(row_stats + 3 * wide_B + rows, total_Q, mask=live)
     tl.store(row_stats + 4 * wide_B + rows, best.to(tl.float32), mask=live)
+    tl.store(row_stats + 6 * wide_B + rows, top, mask=live)
 
     log_total, log_total_Q = tl.log(total)[:, None], tl.log(total_Q)[:, None]
     loss = tl.zeros(rows.shape, tl.float32)
@@ -67,8 +76,7 @@ def head_rows(S, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma,
         classes = c0 + tl.arange(0, BN)
         held = classes < C
         inside = live[:, None] & held[None, :]
-        at = S + rows[:, None].to(tl.int64) * C + classes[None, :]
-        logits = tl.load(at, mask=inside, other=0.0)
+        logits = row_logits(row, log_priors, classes, held, inside, top, inv_tau)
         log_P = (logits - m[:, None]) - log_total
         log_Q = (logits + column_weight(colsum, classes, held)[None, :] - m_Q[:, None]) - log_total_Q
         Q = tl.where(inside, tl.exp(log_Q), 0.0)
@@ -86,13 +94,14 @@ def head_rows(S, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma,
 
 @triton.jit(do_not_specialize=["B"])
 def objective_kernel(
-    S_g, S_f,  # (B, C)
+    cos_g, cos_f,  # (B, C) int32
+    log_prior,  # (C,) float64
     colsum_g, colsum_f,  # (C,)
     y_M,  # (B,) int64
-    row_stats,  # (12, B) out: of g then of f: max and sum of exponentials of P, of Q, most likely class, slope there
+    row_stats,  # (14, B) out, of g then of f: max and sum of exponentials of P, of Q, likeliest class, slope, top
     losses,  # (2, blocks, 2) out: each block's sum of the rows' losses, and of KL(Q || P)
     Q_parts,  # (2, blocks, C) out: each block's column sums of Q
-    B, C, gamma_g, gamma_f,
+    B, C, gamma_g, gamma_f, inv_tau,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Q = softmax(S - 0.5 log colsum); y = (1 - gamma) Q + gamma onehot(y_M); row loss = -sum_c y log softmax(S).
@@ -108,12 +117,14 @@ def objective_kernel(
     y = tl.load(y_M + rows, mask=live, other=-1)
     if tl.program_id(1) == 0:
         at = Q_parts + block.to(tl.int64) * C
-        head_rows(S_g, colsum_g, y, row_stats, losses + 2 * block, at, rows, live, B, C, gamma_g, BN)
+        head_rows(
+            cos_g, log_prior, colsum_g, y, row_stats, losses + 2 * block, at, rows, live, B, C, gamma_g, inv_tau, BN
+        )
     else:
         at = Q_parts + (blocks + block).to(tl.int64) * C
         head_rows(
-            S_f, colsum_f, y, row_stats + 6 * tl.cast(B, tl.int64), losses + 2 * (blocks + block), at,
-            rows, live, B, C, gamma_f, BN,
+            cos_f, log_prior, colsum_f, y, row_stats + 7 * tl.cast(B, tl.int64), losses + 2 * (blocks + block), at,
+            rows, live, B, C, gamma_f, inv_tau, BN,
         )  # fmt: skip
 
 
@@ -161,8 +172,8 @@ def _forward(
     features: Tensor,
     mu_g: Tensor,
     mu_f: Tensor,
-    S_g: Tensor,
-    S_f: Tensor,
+    cos_g: Tensor,
+    cos_f: Tensor,
     colsum_g: Tensor,
     colsum_f: Tensor,
     y_M: Tensor,
@@ -171,19 +182,20 @@ def _forward(
     gamma_g: float,
     gamma_f: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    B, C = S_g.shape
+    B, C = cos_g.shape
     config = configs.objective(B, C)
     blocks = triton.cdiv(B, config.BM)
 
     def empty(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.float32, device=S_g.device)
+        return torch.empty(shape, dtype=torch.float32, device=cos_g.device)
 
-    row_stats, losses, Q_parts = empty(12, B), empty(2, blocks, 2), empty(2, blocks, C)
+    row_stats, losses, Q_parts = empty(14, B), empty(2, blocks, 2), empty(2, blocks, C)
     launch(
         objective_kernel,
         (blocks, 2),
-        S_g, S_f, colsum_g, colsum_f, y_M, row_stats, losses, Q_parts, B, C, gamma_g, gamma_f,
-        reads=(S_g, S_f, colsum_g, colsum_f, y_M),
+        cos_g, cos_f, scales[:C], colsum_g, colsum_f, y_M, row_stats, losses, Q_parts,
+        B, C, gamma_g, gamma_f, 1.0 / tau,
+        reads=(cos_g, cos_f, scales[:C], colsum_g, colsum_f, y_M),
         writes=(row_stats, losses, Q_parts),
         BM=config.BM, BN=config.BN, num_warps=config.num_warps,
     )  # fmt: skip
@@ -200,8 +212,8 @@ def _forward(
     return (*out, row_stats)
 
 
-def _fake(features: Tensor, mu_g: Tensor, mu_f: Tensor, S_g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return (*(S_g.new_empty(()) for _ in range(5)), S_g.new_empty((12, S_g.shape[0])))
+def _fake(features: Tensor, mu_g: Tensor, mu_f: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return tuple(features.new_empty(s, dtype=torch.float32) for s in (*[()] * 5, (14, features.shape[0])))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -216,8 +228,8 @@ def _gradient(
     features: Tensor,
     mu_g: Tensor,
     mu_f: Tensor,
-    S_g: Tensor,
-    S_f: Tensor,
+    cos_g: Tensor,
+    cos_f: Tensor,
     colsum_g: Tensor,
     colsum_f: Tensor,
     y_M: Tensor,
@@ -233,7 +245,7 @@ def _gradient(
     tau, gamma_g, gamma_f = numbers
     grad_loss, grad_g, grad_f = (next(arrived) if there else None for there in has)
     found = launch_backward(
-        features, mu_g, mu_f, S_g, S_f, scales, tau,
+        features, mu_g, mu_f, cos_g, cos_f, scales, tau,
         needs=(needs[0], needs[1], needs[2]), colsums=(colsum_g, colsum_f), y_M=y_M, row_stats=row_stats,
         gammas=(gamma_g, gamma_f), grads=(grad_loss, grad_g, grad_f),
     )  # fmt: skip
@@ -280,12 +292,11 @@ def objective(
     C and the loss: Q by Eq. (6) from the given column sums, labels by Eq. (10), soft cross-entropy (7)-(9).
     Gradients flow to e.features, e.mu_g and e.mu_f.
     """
-    if e.scales is None:
-        raise ValueError("objective() needs the `scales` that fastget.kernels.expectation() makes; this Expectation "
-                         "is of another backend: use the same one for both")  # fmt: skip
-    check_float("S_g", e.S_g, 2)
+    if not isinstance(e, Expectation):
+        raise ValueError("objective() needs what fastget.kernels.expectation() makes; this Expectation is of another "
+                         "backend: use the same one for both")  # fmt: skip
     loss, loss_g, loss_f, structure_g, structure_f, _ = _objective(
-        e.features, e.mu_g, e.mu_f, e.S_g, e.S_f, e.colsum_g, e.colsum_f, e.y_M, e.scales,
+        e.features, e.mu_g, e.mu_f, e.cos_g, e.cos_f, e.colsum_g, e.colsum_f, e.y_M, e.scales,
         float(e.tau), float(gamma_g), float(gamma_f),
     )  # fmt: skip
     return Objective(loss, loss_g, loss_f, structure_g, structure_f)

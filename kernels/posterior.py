@@ -15,26 +15,31 @@ from fastget.kernels.checks import check_constant, check_like, check_pair, check
 from fastget.kernels.columns import launch_column_sums
 from fastget.kernels.launch import launch
 from fastget.kernels.logits import LOG_PRIOR, NO_PRIOR, launch_logits
-from fastget.kernels.tile import merged_best, merged_softmax
+from fastget.kernels.tile import first_best, merged_best, merged_softmax, row_logits
 from fastget.kernels.wrap import Differentiable, Operator
 
 
 @triton.jit(do_not_specialize=["B", "T"])
 def softmax_kernel(
-    S,  # (B, C)
+    cos,  # (B, C) int32
+    log_prior,  # (C,) float64
     parts,  # (slots, T, B)
     P,  # (B, C) out
-    B, C, T,
+    B, C, T, inv_tau,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """P[b,c] = exp(S[b,c]) / sum_c' exp(S[b,c']).  dS = P (dP - sum_c P dP): softmax_slope_kernel."""
+    """P[b,c] = exp(S[b,c]) / sum_c' exp(S[b,c']), S = log_prior + cos / tau.
+
+    dS = P (dP - sum_c P dP): softmax_slope_kernel.
+    """
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     classes = tl.program_id(1) * BN + tl.arange(0, BN)
     live = rows < B
-    inside = live[:, None] & (classes < C)[None, :]
-    m, total = merged_softmax(parts, 0, rows, live, B, T)
+    held = classes < C
+    inside = live[:, None] & held[None, :]
+    top, m, total = merged_softmax(parts, 0, 1, rows, live, B, T, inv_tau)
     at = rows[:, None].to(tl.int64) * C + classes[None, :]
-    logits = tl.load(S + at, mask=inside, other=0.0)
+    logits = row_logits(cos + rows[:, None].to(tl.int64) * C, log_prior, classes, held, inside, top, inv_tau)
     tl.store(P + at, tl.exp(logits - m[:, None]) / total[:, None], mask=inside)
 
 
@@ -46,23 +51,37 @@ def softmax_slope_kernel(
     B, C, dp_b, dp_c,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """dS[b,c] = P[b,c] (dP[b,c] - sum_c' P[b,c'] dP[b,c'])."""
+    """dS[b,c] = P[b,c] (dP[b,c] - sum_c' P[b,c'] dP[b,c']).
+
+    dP is taken less its value at the row's likeliest class, which changes nothing: where P is near 1, what is summed
+    are then the small shares of the others, and nothing cancels.
+    """
     rows = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     live = rows < B
+    peak = tl.full((BM,), -1.0, tl.float32)
+    best = tl.zeros((BM,), tl.int32)
+    for c0 in range(0, C, BN):
+        classes = c0 + tl.arange(0, BN)
+        held = classes < C
+        p = tl.load(P + rows[:, None] * C + classes[None, :], mask=live[:, None] & held[None, :], other=0.0)
+        top, column = first_best(p, classes, held[None, :], C - 1)
+        best = tl.where(top > peak, column, best)
+        peak = tl.maximum(peak, top)
+    level = tl.load(dP + rows * dp_b + best.to(tl.int64) * dp_c, mask=live, other=0.0)[:, None]
     mean = tl.zeros((BM,), tl.float32)
     for c0 in range(0, C, BN):
         classes = c0 + tl.arange(0, BN)
         inside = live[:, None] & (classes < C)[None, :]
         p = tl.load(P + rows[:, None] * C + classes[None, :], mask=inside, other=0.0)
         d = tl.load(dP + rows[:, None] * dp_b + classes[None, :].to(tl.int64) * dp_c, mask=inside, other=0.0)
-        mean += tl.sum(p * d, 1)
+        mean += tl.sum(tl.where(inside, p * (d - level), 0.0), 1)
     for c0 in range(0, C, BN):
         classes = c0 + tl.arange(0, BN)
         inside = live[:, None] & (classes < C)[None, :]
         at = rows[:, None] * C + classes[None, :]
         p = tl.load(P + at, mask=inside, other=0.0)
         d = tl.load(dP + rows[:, None] * dp_b + classes[None, :].to(tl.int64) * dp_c, mask=inside, other=0.0)
-        tl.store(dS + at, p * (d - mean[:, None]), mask=inside)
+        tl.store(dS + at, p * ((d - level) - mean[:, None]), mask=inside)
 
 
 @triton.jit(do_not_specialize=["B", "T"])
@@ -78,7 +97,7 @@ def histogram_kernel(
     for b0 in range(0, B, BM):
         rows = b0 + tl.arange(0, BM)
         live = rows < B
-        nearest = merged_best(parts, 4, rows, live, B, T, C - 1)
+        nearest = merged_best(parts, 6, rows, live, B, T, C - 1)
         count += tl.sum(((nearest[:, None] == classes[None, :]) & live[:, None]).to(tl.float32), 0)
     tl.store(share + classes, count / B, mask=classes < C)
 
@@ -92,15 +111,16 @@ def _empty(like: Tensor, *shape: int) -> Tensor:
 
 def _posterior(features: Tensor, prototypes: Tensor, log_prior: Tensor, tau: float) -> tuple[Tensor, Tensor, Tensor]:
     logits = launch_logits(features, log_prior, tau, mu_g=prototypes, prior_kind=LOG_PRIOR)
-    assert logits.S_g is not None
-    B, C = logits.S_g.shape
+    assert logits.cos_g is not None
+    B, C = logits.cos_g.shape
     P, config = _empty(features, B, C), configs.elementwise(C)
     launch(
         softmax_kernel, (triton.cdiv(B, config.BM), triton.cdiv(C, config.BN)),
-        logits.S_g, logits.parts, P, B, C, logits.tiles,
-        reads=(logits.S_g, logits.parts), writes=(P,), BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+        logits.cos_g, logits.scales[:C], logits.parts, P, B, C, logits.tiles, 1.0 / tau,
+        reads=(logits.cos_g, logits.scales[:C], logits.parts), writes=(P,),
+        BM=config.BM, BN=config.BN, num_warps=config.num_warps,
     )  # fmt: skip
-    return P, logits.S_g, logits.scales
+    return P, logits.cos_g, logits.scales
 
 
 def _posterior_fake(features: Tensor, prototypes: Tensor, log_prior: Tensor, tau: float) -> tuple[Tensor, ...]:
@@ -108,8 +128,8 @@ def _posterior_fake(features: Tensor, prototypes: Tensor, log_prior: Tensor, tau
     wide = features.new_empty
     return (
         wide((B, C), dtype=torch.float32),
-        wide((B, C), dtype=torch.float32),
-        wide((3 * C + B,), dtype=torch.float32),
+        wide((B, C), dtype=torch.int32),
+        wide((3 * C + B,), dtype=torch.float64),
     )
 
 
@@ -122,10 +142,12 @@ def _posterior_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ..
 
 
 def logit_gradients(
-    features: Tensor, prototypes: Tensor, S: Tensor, dS: Tensor, scales: Tensor, tau: float, needs: list[bool]
+    features: Tensor, prototypes: Tensor, cos: Tensor, dS: Tensor, scales: Tensor, tau: float, needs: list[bool]
 ) -> list[Tensor]:
     """Gradients to features, prototypes and log prior, those that are asked for, from the logits' gradient."""
-    found = launch_backward(features, prototypes, None, S, None, scales, tau, needs=(needs[0], needs[1], False), dS=dS)
+    found = launch_backward(
+        features, prototypes, None, cos, None, scales, tau, needs=(needs[0], needs[1], False), dS=dS
+    )
     out = [d for d in found if d is not None]
     if needs[2]:
         out.append(launch_column_sums(dS))
@@ -133,7 +155,7 @@ def logit_gradients(
 
 
 def _posterior_gradient(
-    features: Tensor, prototypes: Tensor, P: Tensor, S: Tensor, scales: Tensor, dP: Tensor, tau: float,
+    features: Tensor, prototypes: Tensor, P: Tensor, cos: Tensor, scales: Tensor, dP: Tensor, tau: float,
     needs: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     B, C = P.shape
@@ -142,7 +164,7 @@ def _posterior_gradient(
         softmax_slope_kernel, (triton.cdiv(B, config.BM),), P, dP, dS, B, C, *dP.stride(),
         reads=(P, dP), writes=(dS,), BM=config.BM, BN=config.BN, num_warps=config.num_warps,
     )  # fmt: skip
-    return logit_gradients(features, prototypes, S, dS, scales, tau, needs)
+    return logit_gradients(features, prototypes, cos, dS, scales, tau, needs)
 
 
 def gradient_fake(features: Tensor, prototypes: Tensor, *rest: Any) -> list[Tensor]:

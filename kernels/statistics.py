@@ -10,7 +10,7 @@ from torch import Tensor
 from fastget.kernels import configs
 from fastget.kernels.launch import interpreting, launch
 from fastget.kernels.logits import Logits
-from fastget.kernels.tile import add_class_sums, merged_best, merged_softmax
+from fastget.kernels.tile import add_class_sums, logit, merged_best, merged_softmax
 
 BY_NOTHING, BY_LABELS, BY_Y_M = 0, 1, 2  # which class sums
 
@@ -20,24 +20,24 @@ def write_labels(parts, y_M, first, B, C, T, BM: tl.constexpr):
     """y_M of one block of rows."""
     rows = first + tl.arange(0, BM)
     live = rows < B
-    tl.store(y_M + rows, merged_best(parts, 4, rows, live, B, T, C - 1).to(tl.int64), mask=live)
+    tl.store(y_M + rows, merged_best(parts, 6, rows, live, B, T, C - 1).to(tl.int64), mask=live)
 
 
 @triton.jit
 def softmax_columns(
-    S, log_prior, parts, slot, classes, held, B, C, T, LESS_PRIOR: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    cos, log_prior, parts, top_slot, slot, classes, held, inv_tau, B, C, T, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Column sums of softmax(S), or with LESS_PRIOR of softmax(S - log prior), over all rows in order."""
+    """Column sums of softmax(log_prior + cos / tau), over all rows in order."""
     total = tl.zeros((BC,), tl.float32)
     for b0 in range(0, B, BM):
         rows = b0 + tl.arange(0, BM)
         live = rows < B
-        at = S + rows[:, None].to(tl.int64) * C + classes[None, :]
-        logits = tl.load(at, mask=live[:, None] & held[None, :], other=float("-inf"))
-        if LESS_PRIOR:
-            logits -= log_prior[None, :]
-        m, mass = merged_softmax(parts, slot, rows, live, B, T)
-        total += tl.sum(tl.exp(logits - m[:, None]) / mass[:, None], 0)
+        at = cos + rows[:, None].to(tl.int64) * C + classes[None, :]
+        inside = live[:, None] & held[None, :]
+        units = tl.load(at, mask=inside, other=0)
+        top, m, mass = merged_softmax(parts, top_slot, slot, rows, live, B, T, inv_tau)
+        logits = log_prior[None, :] + logit(units, top[:, None], inv_tau)
+        total += tl.sum(tl.where(inside, tl.exp(logits - m[:, None]) / mass[:, None], 0.0), 0)
     return total
 
 
@@ -48,14 +48,14 @@ def nearest_columns(parts, classes, B, C, T, BM: tl.constexpr, BC: tl.constexpr)
     for b0 in range(0, B, BM):
         rows = b0 + tl.arange(0, BM)
         live = rows < B
-        nearest = merged_best(parts, 6, rows, live, B, T, C - 1)
+        nearest = merged_best(parts, 8, rows, live, B, T, C - 1)
         total += tl.sum(((nearest[:, None] == classes[None, :]) & live[:, None]).to(tl.float32), 0)
     return total
 
 
 @triton.jit
 def write_columns(
-    S_g, S_f, scales, parts, statistics, block, B, C, T,
+    cos_g, cos_f, scales, parts, statistics, block, inv_tau, B, C, T,
     ESTIMATE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """One block of columns of P_g, of P_f or of the prior's estimate: three programs per block of classes.
@@ -65,18 +65,19 @@ def write_columns(
     kind = block % 3
     classes = block // 3 * BC + tl.arange(0, BC)
     held = classes < C
-    log_prior = tl.load(scales + classes, mask=held, other=0.0)
+    log_prior = tl.load(scales + classes, mask=held, other=0.0).to(tl.float32)
     if kind == 0:
-        total = softmax_columns(S_g, log_prior, parts, 0, classes, held, B, C, T, False, BM, BC)
+        total = softmax_columns(cos_g, log_prior, parts, 0, 1, classes, held, inv_tau, B, C, T, BM, BC)
         tl.store(statistics + classes, total, mask=held)
         if ESTIMATE == 0:
             tl.store(statistics + 2 * C + classes, total, mask=held)
     elif kind == 1:
-        total = softmax_columns(S_f, log_prior, parts, 2, classes, held, B, C, T, False, BM, BC)
+        total = softmax_columns(cos_f, log_prior, parts, 3, 4, classes, held, inv_tau, B, C, T, BM, BC)
         tl.store(statistics + C + classes, total, mask=held)
     else:
         if ESTIMATE == 1:
-            total = softmax_columns(S_g, log_prior, parts, 6, classes, held, B, C, T, True, BM, BC)
+            flat = tl.zeros((BC,), tl.float32)
+            total = softmax_columns(cos_g, flat, parts, 0, 8, classes, held, inv_tau, B, C, T, BM, BC)
             tl.store(statistics + 2 * C + classes, total, mask=held)
         if ESTIMATE == 2:
             total = nearest_columns(parts, classes, B, C, T, BM, BC)
@@ -108,7 +109,7 @@ def write_class_sums(
         rows = b0 + tl.arange(0, BK)
         live = rows < B
         if BY == 2:
-            y = merged_best(parts, 4, rows, live, B, T, C - 1)
+            y = merged_best(parts, 6, rows, live, B, T, C - 1)
         else:
             y = tl.load(labels + rows.to(tl.int64) * stride_y, mask=live, other=-1).to(tl.int32)
         total, count = add_class_sums(
@@ -122,7 +123,7 @@ def write_class_sums(
 
 @triton.jit(do_not_specialize=["B", "T", "row_programs", "column_programs"])
 def statistics_kernel(
-    S_g, S_f,  # (B, C)
+    cos_g, cos_f,  # (B, C) int32
     scales,  # log prior C | |features| B | ...
     parts,  # (slots, T, B)
     features,  # (B, D)
@@ -130,7 +131,7 @@ def statistics_kernel(
     y_M,  # (B,) int64 out
     statistics,  # out: colsum_g C | colsum_f C | prior_sum C | rows 1 | bad_rows 1 | counts C | sums C * D
     B, C, D, T, stride_b, stride_d, stride_y,
-    row_programs, column_programs,
+    inv_tau, row_programs, column_programs,
     ESTIMATE: tl.constexpr, BY: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     BR: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
     BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
@@ -144,7 +145,7 @@ def statistics_kernel(
     if pid < row_programs:
         write_labels(parts, y_M, pid * BR, B, C, T, BR)
     elif pid < row_programs + column_programs:
-        write_columns(S_g, S_f, scales, parts, statistics, pid - row_programs, B, C, T, ESTIMATE, BM, BC)
+        write_columns(cos_g, cos_f, scales, parts, statistics, pid - row_programs, inv_tau, B, C, T, ESTIMATE, BM, BC)
     elif BY > 0:
         counts = statistics + 3 * C + 2
         write_class_sums(
@@ -172,15 +173,16 @@ def class_sums_kernel(
 def launch_statistics(
     features: Tensor,  # (B, D)
     logits: Logits,
+    tau: float,
     estimate: int,
     by: int,  # BY_NOTHING, BY_LABELS or BY_Y_M
     labels: Tensor | None,  # (B,) int64 with BY_LABELS
 ) -> tuple[Tensor, Tensor]:
     """y_M (B,) int64 and the packed statistics, in one launch."""
-    assert logits.S_g is not None
-    assert logits.S_f is not None
+    assert logits.cos_g is not None
+    assert logits.cos_f is not None
     B, D = features.shape
-    C = logits.S_g.shape[1]
+    C = logits.cos_g.shape[1]
     size = 3 * C + 2 + (C * (D + 1) if by else 0)
     y_M = torch.empty(B, dtype=torch.int64, device=features.device)
     statistics = torch.empty(size, dtype=torch.float32, device=features.device)
@@ -191,11 +193,11 @@ def launch_statistics(
     launch(
         statistics_kernel,
         (row_programs + column_programs + sum_programs,),
-        logits.S_g, logits.S_f, logits.scales, logits.parts, features, y_M if labels is None else labels,
+        logits.cos_g, logits.cos_f, logits.scales, logits.parts, features, y_M if labels is None else labels,
         y_M, statistics,
         B, C, D, logits.tiles, *features.stride(), 1 if labels is None else labels.stride(0),
-        row_programs, column_programs,
-        reads=(logits.S_g, logits.S_f, logits.scales, logits.parts, features if by else None, labels),
+        1.0 / tau, row_programs, column_programs,
+        reads=(logits.cos_g, logits.cos_f, logits.scales, logits.parts, features if by else None, labels),
         writes=(y_M, statistics),
         ESTIMATE=estimate, BY=by, PRECISION=config.precision, UPCAST=interpreting(),
         BR=configs.LABEL_ROWS, BM=columns.BM, BC=columns.BN, BN=config.BM, BD=config.BN, BK=config.BK,

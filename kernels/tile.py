@@ -7,11 +7,53 @@ import triton.language as tl
 
 EPS = tl.constexpr(1e-12)  # the least norm that a cosine divides by
 
+# Cosines are kept as 32-bit integers, in units of 2^-29: a float32 near 1 is 32 times coarser, and 1 / tau makes its
+# rounding as many times larger.
+UNITS = tl.constexpr(2.0**29)
+BROKEN = tl.constexpr(-(2**31))  # a cosine that is not a number
+
+
+@triton.jit
+def to_units(cos):
+    """The nearest number of units, BROKEN for NaN. Rounding in the product may leave a cosine beyond 1; 1.5 never."""
+    number = cos == cos
+    x = tl.minimum(tl.maximum(tl.where(number, cos, 0.0), -1.5), 1.5) * UNITS
+    return tl.where(number, tl.where(x < 0, x - 0.5, x + 0.5).to(tl.int32), BROKEN)
+
+
+@triton.jit
+def from_units(units, REAL: tl.constexpr):
+    """The cosine."""
+    return tl.where(units == BROKEN, float("nan"), units.to(REAL) * (1.0 / UNITS))
+
+
+@triton.jit
+def largest(units, held):
+    """The row's largest cosine, in units that a float32 holds: what `logit` subtracts. Near it, no more is needed."""
+    return tl.max(tl.where(held, units, BROKEN), 1).to(tl.float32)
+
+
+@triton.jit
+def logit(units, top, inv_tau):
+    """(cos - top) / tau, for the integer `units` and a row's `largest`: exact up to one rounding of the difference."""
+    x = (units - top.to(tl.int32)).to(tl.float32) * (inv_tau * (1.0 / UNITS))
+    return tl.where(units == BROKEN, float("nan"), x)
+
+
+@triton.jit
+def row_logits(row, log_priors, classes, held, inside, top, inv_tau):
+    """The logits of one tile of rows, `row` pointing to their cosines, less the rows' largest cosine over tau."""
+    log_prior = tl.load(log_priors + classes, mask=held, other=0.0).to(tl.float32)
+    return log_prior[None, :] + logit(tl.load(row + classes[None, :], mask=inside, other=0), top[:, None], inv_tau)
+
 
 @triton.jit
 def product(a, b, total, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
-    """total + a @ b in float32. Half types are multiplied as they are when both sides agree, else as float32."""
-    if UPCAST or a.dtype != b.dtype:
+    """total + a @ b in float32, in float64 if total is. Half types are multiplied as they are when both sides agree."""
+    if total.dtype == tl.float64:
+        a = a.to(tl.float64)
+        b = b.to(tl.float64)
+    elif UPCAST or a.dtype != b.dtype:
         a = a.to(tl.float32)
         b = b.to(tl.float32)
     return tl.dot(a, b, total, input_precision=PRECISION)
@@ -46,20 +88,28 @@ def first_best(scores, columns, held, last):
 
 
 @triton.jit
-def merged_softmax(parts, slot, rows, live, B, T):
-    """Row maximum and sum of exponentials from the class tiles' partials (slot, slot + 1), merged in order."""
+def merged_softmax(parts, top_slot, slot, rows, live, B, T, inv_tau):
+    """Largest cosine, row maximum and sum of exponentials from the class tiles' partials, merged in order.
+
+    A tile's maximum (slot) and sum (slot + 1) are of logits less its own largest cosine (top_slot).
+    """
+    top = tl.full(rows.shape, BROKEN, tl.float32)
     m = tl.full(rows.shape, float("-inf"), tl.float32)
     total = tl.zeros(rows.shape, tl.float32)
+    scale = inv_tau * (1.0 / UNITS)
     for t0 in range(0, T, 16):
         t = t0 + tl.arange(0, 16)
         at = parts + (slot * T + t)[:, None].to(tl.int64) * B + rows[None, :]
         inside = (t < T)[:, None] & live[None, :]
-        tops = tl.load(at, mask=inside, other=float("-inf"))
+        tops = tl.load(at + (top_slot - slot) * tl.cast(T, tl.int64) * B, mask=inside, other=BROKEN)
+        higher = tl.maximum(top, tl.max(tops, 0))
+        maxima = tl.load(at, mask=inside, other=float("-inf")) + (tops - higher[None, :]) * scale
         totals = tl.load(at + tl.cast(T, tl.int64) * B, mask=inside, other=0.0)
-        top = tl.max(tops, 0)
-        totals = tl.sum(totals * tl.exp(tops - finite_max(top)[None, :]), 0)
-        m, total = merge(m, total, top, totals)
-    return tl.where(live, finite_max(m), 0.0), tl.where(live, total, 1.0)
+        best = tl.max(maxima, 0)
+        totals = tl.sum(totals * tl.exp(maxima - finite_max(best)[None, :]), 0)
+        m, total = merge(m + (top - higher) * scale, total, best, totals)
+        top = higher
+    return top, tl.where(live, finite_max(m), 0.0), tl.where(live, total, 1.0)
 
 
 @triton.jit

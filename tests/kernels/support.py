@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from types import ModuleType
@@ -102,14 +102,14 @@ def nan_filled() -> Iterator[None]:
 
 
 def half_rule(
-    run: Callable[[ModuleType, Batch], Tensor], x: Batch, dtype: torch.dtype, tolerance: float = 1e-6
+    run: Callable[[ModuleType, Batch], Sequence[Tensor]], x: Batch, dtype: torch.dtype, tolerance: float = 1e-6
 ) -> None:
     """CCE's rule: the kernel's error against float32 on the same values is at most PyTorch's own error in `dtype`."""
     x = x.to(dtype)
-    exact = run(reference, x.to(torch.float32))
-    kernel_error = error(run(kernels, x), exact)
-    torch_error = error(run(_Half(dtype), x), exact)  # type: ignore[arg-type]
-    assert kernel_error <= torch_error + tolerance, f"kernel {kernel_error:.2e}, torch in {dtype} {torch_error:.2e}"
+    everything = run(reference, x.to(torch.float32)), run(kernels, x), run(_Half(dtype), x)  # type: ignore[arg-type]
+    for i, (exact, kernel, torch_at_type) in enumerate(zip(*everything, strict=True)):
+        kernel_error, torch_error = error(kernel, exact), error(torch_at_type, exact)
+        assert kernel_error <= torch_error + tolerance, f"{i}: kernel {kernel_error:.2e}, torch {torch_error:.2e}"
 
 
 class _Half:

@@ -19,6 +19,7 @@ from tests.kernels.support import (
     batch,
     error,
     gradients,
+    half_rule,
     nan_filled,
     relative,
     step_inputs,
@@ -105,20 +106,19 @@ def test_strided_inputs_and_contiguous_gradients() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_types(dtype: torch.dtype) -> None:
+    half_rule(lambda ops, x: gradients(ops, x, 0.15)[1], batch(13, 21, 40), dtype)
+    half_rule(lambda ops, x: gradients(ops, x, 0.05)[1], batch(18, 67, 33), dtype)
     x = batch(13, 21, 40)
     x = replace(x, features=x.features.to(dtype), mu_g=x.mu_g.to(dtype))
     _, found = gradients(kernels, x, 0.15)
     _, exact = gradients(reference, x.to(torch.float32), 0.15)
     assert [d.dtype for d in found] == [dtype, dtype, torch.float32]
-    for d, wanted in zip(found, exact, strict=True):  # no worse than the exact gradient rounded to the type, twice
-        assert error(d, wanted) <= 2 * error(wanted.to(d.dtype), wanted) + GRADIENT_TOLERANCE * float(
-            wanted.abs().max()
-        )
+    assert relative(found[2], exact[2]) < GRADIENT_TOLERANCE, "float32 beside half types loses nothing"
 
 
 @settings(max_examples=5, deadline=None)
 @given(
-    B=st.integers(1, 40), C=st.integers(2, 40), D=st.integers(2, 70), tau=st.floats(0.05, 1.0), seed=st.integers(0, 9)
+    B=st.integers(1, 40), C=st.integers(2, 40), D=st.integers(2, 70), tau=st.floats(0.01, 1.0), seed=st.integers(0, 9)
 )
 def test_drawn_shapes(B: int, C: int, D: int, tau: float, seed: int) -> None:
     x = batch(B, C, D, seed=seed)
@@ -126,8 +126,7 @@ def test_drawn_shapes(B: int, C: int, D: int, tau: float, seed: int) -> None:
         _, found = gradients(kernels, x, tau, (0.4, 0.6))
     _, expected = gradients(reference, x.to(torch.float64), tau, (0.4, 0.6))
     for d, wanted in zip(found, expected, strict=True):
-        # Where D is 2 and all cosines are near 1 the gradient is a small difference of large terms.
-        assert error(d, wanted) < GRADIENT_TOLERANCE * max(float(wanted.abs().max()), 0.1 / (B * tau))
+        assert relative(d, wanted) < GRADIENT_TOLERANCE
 
 
 def test_addresses_and_order() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fastget import reference
+from fastget.kernels import configs
 from fastget.kernels.logits import LOG_PRIOR, SLOT_ESTIMATE, SLOT_G, SLOT_MU, launch_logits
+from fastget.kernels.tile import BROKEN, UNITS
 from tests.kernels.support import batch, error, nan_filled
 
 
@@ -25,13 +28,14 @@ def test_partials_make_the_whole_softmax_and_argmax() -> None:
     with nan_filled():
         logits = launch_logits(x.features, x.pi, 0.2, mu=x.mu, mu_g=x.mu_g, mu_f=x.mu_f, estimate=1)
     assert logits.tiles > 1
-    top, total = logits.parts[SLOT_G], logits.parts[SLOT_G + 1]
-    assert logits.S_g is not None
-    whole = top.amax(0) + (total * (top - top.amax(0)).exp()).sum(0).log()
-    assert error(whole, torch.logsumexp(logits.S_g.double(), 1)) < 2e-6
-    likelihood = logits.parts[SLOT_ESTIMATE] + logits.parts[SLOT_ESTIMATE + 1].log()
+    largest, top, total = logits.parts[SLOT_G : SLOT_G + 3].double()
+    largest = largest / UNITS.value / 0.2
     cos = reference.cosine(x.features.double(), x.mu_g.double()) / 0.2
-    assert error(torch.logsumexp(likelihood, 0), torch.logsumexp(cos, 1)) < 2e-6
+    assert error(largest.amax(0), cos.amax(1)) < 1e-6
+    whole = torch.logsumexp(largest + top + total.log(), 0)
+    assert error(whole, torch.logsumexp(x.pi.double().log() + cos, 1)) < 1e-6
+    likelihood = largest + logits.parts[SLOT_ESTIMATE].double() + logits.parts[SLOT_ESTIMATE + 1].double().log()
+    assert error(torch.logsumexp(likelihood, 0), torch.logsumexp(cos, 1)) < 1e-6
     best, column = logits.parts[SLOT_MU], logits.parts[SLOT_MU + 1]
     chosen = column.gather(0, best.argmax(0, keepdim=True))[0].long()
     scores = x.pi.double().log() + reference.cosine(x.features.double(), x.mu.double()) / 0.2
@@ -41,7 +45,37 @@ def test_partials_make_the_whole_softmax_and_argmax() -> None:
 def test_heads_that_are_left_out_are_not_made() -> None:
     x = batch(5, 6, 7)
     logits = launch_logits(x.features, x.pi.log(), 0.2, mu_g=x.mu_g, prior_kind=LOG_PRIOR)
-    assert logits.S_f is None
-    assert logits.S_g is not None
-    expected = x.pi.double().log() + reference.cosine(x.features.double(), x.mu_g.double()) / 0.2
-    assert error(logits.S_g, expected) < 2e-6
+    assert logits.cos_f is None
+    assert logits.cos_g is not None
+    assert (
+        error(logits.cos_g.double() / UNITS.value, reference.cosine(x.features.double(), x.mu_g.double())) <= 2.0**-29
+    )
+
+
+@pytest.mark.parametrize("shape", [(37, 67, 33), (5, 3, 2), (4, 3, 300)], ids=str)
+def test_float32_cosines_are_right_to_the_last_unit(shape: tuple[int, int, int]) -> None:
+    """2^-29, where a product of float32 is off by some 2^-23: at tau 0.01 P would show it."""
+    x = batch(*shape)
+    base = x.mu[0]  # vectors that all point nearly one way, the worst case
+    features, mu_g = base + 0.1 * x.features, base + 0.1 * x.mu_g
+    found = launch_logits(features, x.pi.log(), 0.01, mu_g=mu_g, prior_kind=LOG_PRIOR).cos_g
+    assert found is not None
+    exact = reference.cosine(features.double(), mu_g.double())
+    assert error(found.double() / UNITS.value, exact) <= 2.0**-29
+    assert error(reference.cosine(features, mu_g), exact) > 2.0**-26, "a test that float32 passes shows nothing"
+
+
+def test_a_cosine_that_is_no_number_is_marked() -> None:
+    x = batch(3, 4, 5)
+    x.features[1, 2] = float("nan")
+    found = launch_logits(x.features, x.pi.log(), 0.2, mu_g=x.mu_g, prior_kind=LOG_PRIOR).cos_g
+    assert found is not None
+    assert (found == BROKEN.value).tolist() == [[False] * 4, [True] * 4, [False] * 4]
+
+
+def test_float64_sums_are_for_float32_at_its_highest() -> None:
+    x = batch(3, 4, 5)
+    assert configs.wide(x.features, x.mu)
+    assert not configs.wide(x.features.half(), x.mu)
+    with configs.forced_precision("tf32"):
+        assert not configs.wide(x.features, x.mu)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from fastget import kernels, reference
+from fastget.kernels.tile import UNITS
 from tests.kernels.checker import assert_order_free, check_addresses
 from tests.kernels.support import LOSS_TOLERANCE, SHAPES, Batch, batch, error, half_rule, nan_filled, step_inputs
 
@@ -38,11 +40,19 @@ def test_temperatures_and_norms(tau: float, norm: float) -> None:
 
 @pytest.mark.parametrize("shape", [(700, 3, 5), (4100, 2, 3)], ids=str)
 def test_large_batches(shape: tuple[int, int, int]) -> None:
-    """Each another entry of the table of rows. The logits are the reference's: only the C-step is run here."""
+    """Each another entry of the table of rows. The cosines are the reference's: only the C-step is run here."""
     x = batch(*shape)
-    r = reference.expectation(*step_inputs(x), 0.3)
-    e = kernels.Expectation(*r[:-1], scales=torch.zeros(3 * shape[1] + shape[0]))
-    expected = reference.objective(reference.expectation(*step_inputs(x.to(torch.float64)), 0.3), 0.5, 0.5)
+    r = reference.expectation(*step_inputs(x.to(torch.float64)), 0.3)
+    expected = reference.objective(r, 0.5, 0.5)
+    log_prior = x.pi.double().log()
+    made: dict[str, Any] = {
+        k: v.float() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in r._asdict().items()
+    }
+    for head, S in (("g", r.S_g), ("f", r.S_f)):
+        made.pop(f"S_{head}")
+        made[f"cos_{head}"] = ((S - log_prior) * 0.3 * UNITS.value).round().int()
+    made["scales"] = torch.cat([log_prior, torch.zeros(2 * shape[1] + shape[0])])
+    e = kernels.Expectation(**made)
     with nan_filled():
         out = kernels.objective(e, 0.5, 0.5)
     assert error(out.loss, expected.loss) <= LOSS_TOLERANCE * float(expected.loss)
@@ -83,7 +93,7 @@ def test_a_non_finite_feature_shows_in_the_loss() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_types(dtype: torch.dtype) -> None:
     half_rule(
-        lambda ops, x: ops.objective(ops.expectation(*step_inputs(x), 0.15), 0.5, 0.5).loss.float(),
+        lambda ops, x: [ops.objective(ops.expectation(*step_inputs(x), 0.15), 0.5, 0.5).loss],
         batch(13, 21, 40), dtype,
     )  # fmt: skip
 
