@@ -22,6 +22,7 @@ from fastget.selftest import CannotRun, Check, Machine, Row, cannot, passed_if
 
 PART = "kernels"
 TAU, GAMMA_Q = 0.15, 0.5
+SHARP_TAU = 0.01  # 1 / tau magnifies what a cosine is off by
 MOST_LAUNCHES = 6
 REPEATS = 20
 
@@ -92,13 +93,13 @@ def cast(x: Any, dtype: torch.dtype, device: torch.device | str | None = None) -
     return type(x)(**{f.name: convert(f.name, getattr(x, f.name)) for f in fields(x)})
 
 
-def outcome(ops: ModuleType, x: Any) -> dict[str, Tensor]:
+def outcome(ops: ModuleType, x: Any, tau: float = TAU) -> dict[str, Tensor]:
     """One step, and the quantities that are compared, in float64."""
     _, traffic = kernels_and_traffic()
     with torch.no_grad():
-        P = ops.posterior(x.features, x.mu_g, x.pi.log(), TAU)
+        P = ops.posterior(x.features, x.mu_g, x.pi.log(), tau)
         Q = ops.rebalance(P)
-    loss, e = traffic.step(ops, x, tau=TAU, gamma_Q=GAMMA_Q)
+    loss, e = traffic.step(ops, x, tau=tau, gamma_Q=GAMMA_Q)
     found = {"P": P, "Q": Q, "loss": loss, "y_M": e.y_M, "mu": x.mu, "pi": x.pi}
     found |= {f"d_{name}": getattr(x, name).grad for name in ("features", "mu_g", "mu_f")}
     return {name: t.detach().double() for name, t in found.items()}
@@ -149,6 +150,11 @@ def full_precision() -> Iterator[None]:
 # --- the checks ---------------------------------------------------------------------------------
 
 
+def figures_of(got: dict[str, float], limits: dict[str, float]) -> str:
+    """The errors on one line, those over their limit marked."""
+    return ", ".join(f"{kind} {got[kind]:.1e}{'' if got[kind] <= limits[kind] else ' (!)'}" for kind in LIMITS)
+
+
 def accuracy(machine: Machine) -> Iterator[Row]:
     """Every shape and type against the reference in float64."""
     kernels, _ = kernels_and_traffic()
@@ -165,11 +171,22 @@ def accuracy(machine: Machine) -> Iterator[Row]:
             got = errors(found, truth)
             wrong = int((found["y_M"] != truth["y_M"]).sum())
             good = wrong == 0 and all(got[kind] <= limits[kind] for kind in LIMITS)
-            figures = ", ".join(
-                f"{kind} {got[kind]:.1e}{'' if got[kind] <= limits[kind] else ' (!)'}" for kind in LIMITS
-            )
+            figures = figures_of(got, limits)
             name = f"accuracy {B}x{C}x{D} {str(dtype).removeprefix('torch.')}"
             yield passed_if(PART, name, good, figures + (f", {wrong} labels differ" if wrong else ""))
+
+
+def sharpness(machine: Machine) -> Iterator[Row]:
+    """float32 at a small tau: features drawn at random, so that the posteriors are not all near 0 or 1."""
+    kernels, _ = kernels_and_traffic()
+    for B, C, D in ((36, 65, 64), (256, 345, 2048)) if machine.gpu else ((36, 65, 64),):
+        with full_precision():
+            x = make_inputs(B, C, D, machine.device)
+            x = replace(x, features=x.features.detach().flip(1))
+            truth = outcome(reference, cast(x, torch.float64), SHARP_TAU)
+            got = errors(outcome(kernels, cast(x, torch.float32), SHARP_TAU), truth)
+        good = all(got[kind] <= LIMITS[kind] for kind in LIMITS)
+        yield passed_if(PART, f"tau {SHARP_TAU:g} {B}x{C}x{D} float32", good, figures_of(got, LIMITS))
 
 
 def determinism(machine: Machine) -> Iterator[Row]:
@@ -306,4 +323,4 @@ def bandwidth_limit(device: torch.device) -> float:
     return 2.0 * clock * 1e3 * width / 8
 
 
-CHECKS: list[Check] = [accuracy, determinism, torch_compile, cuda_graph, launches, bandwidth]
+CHECKS: list[Check] = [accuracy, sharpness, determinism, torch_compile, cuda_graph, launches, bandwidth]

@@ -138,6 +138,14 @@ def test_accuracy_passes_the_reference_and_fails_wrong_kernels(monkeypatch: pyte
         assert all(r.status == "fail" for r in rows if r.check.endswith("float32")), (name, rows)
 
 
+def test_sharpness_passes_the_kernels_and_fails_a_wrong_posterior(monkeypatch: pytest.MonkeyPatch) -> None:
+    def posterior(*args: Any) -> torch.Tensor:
+        return reference.posterior(*args) + 3e-6
+
+    assert not _failed(list(selftest_kernels.sharpness(CPU)))
+    assert _failed(_rows(monkeypatch, selftest_kernels.sharpness, _ops(posterior=posterior)))
+
+
 def test_determinism_fails_on_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     def noisy(*args: Any) -> reference.Objective:
         out = reference.objective(*args)

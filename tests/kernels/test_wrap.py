@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -101,11 +102,16 @@ def whole_step(features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, pi: Ten
     return kernels.objective(e, 0.5, 0.4).loss
 
 
-def test_compiles_into_one_graph() -> None:
+NEEDS_CXX = pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a C++ compiler")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=NEEDS_CXX)])
+def test_compiles_into_one_graph(backend: str) -> None:
+    torch._dynamo.reset()
     x = batch(6, 5, 7)
     _, expected = gradients(kernels, x, 0.15, (0.5, 0.4), weights=(1.0, 0.0, 0.0))
     leaves = x.leaves("features", "mu_g", "mu_f")
-    compiled = torch.compile(whole_step, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(whole_step, fullgraph=True, backend=backend)
     loss = compiled(*step_inputs(leaves), x.labels)
     loss.backward()
     for leaf, wanted in zip((leaves.features, leaves.mu_g, leaves.mu_f), expected, strict=True):
