@@ -32,9 +32,9 @@ setup(
     package_dir={"fastget": "fastget", "fastget.kernels": "kernels"},
     package_data={"fastget": ["py.typed", "METHOD.md"]},
     install_requires=[
-        "torch>=2.8",
-        "torchvision>=0.23",
-        f"triton>=3.4; {LINUX}",
+        "torch>=2.10",
+        "torchvision>=0.25",
+        f"triton>=3.6; {LINUX}",  # the oldest that multiplies in float64 as the kernels do
         f"nvidia-dali-cuda130>=1.50; {LINUX}",
         "numpy>=1.26",
         "pillow>=10.1",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -20,8 +22,28 @@ def column_weight(colsum, classes, held):
 
 
 @triton.jit
+def column_surplus(colsum, classes, held, unit):
+    """v = 1 / sqrt(unit colsum) - 1 without cancellation near unit colsum = 1; -1 for a column of mass zero."""
+    mass = tl.load(colsum + classes, mask=held, other=1.0) * unit
+    root = tl.sqrt(tl.where(mass > 0, mass, 1.0))
+    return tl.where(mass > 0, (1.0 - mass) / (root * (1.0 + root)), -1.0)
+
+
+@triton.jit
+def label_slope(P, Q, surplus, mean, hot, gamma):
+    """P - (1 - gamma) Q - gamma onehot(y_M), where `mean` is the row's sum_c P surplus.
+
+    Q = P (1 + surplus) / (1 + mean), so P - Q is a multiple of P: two numbers near each other are not subtracted. Where
+    Q is over twice P nothing cancels, and P may have underflowed.
+    """
+    gap = tl.where(surplus - mean < 1.0 + mean, P * ((mean - surplus) / (1.0 + mean)), P - Q)
+    return (1.0 - gamma) * gap + gamma * (P - hot.to(tl.float32))
+
+
+@triton.jit
 def slope_tile(
-    cosines, dS, at, inside, log_prior, weight, hot, best, top, m, total, m_Q, total_Q, slope_best, inv_tau, gamma,
+    cosines, dS, at, inside, log_prior, weight, surplus, hot, best, top, m, total, m_Q, total_Q, slope_best, mean,
+    inv_tau, gamma,
     GIVEN: tl.constexpr, REAL: tl.constexpr,
 ):  # fmt: skip
     """The cosines at `at`, and the loss's slope there: dS as given, or P - (1 - gamma) Q - gamma onehot(y_M),
@@ -33,7 +55,7 @@ def slope_tile(
         logits = log_prior + logit(units, top, inv_tau)
         P = tl.exp(logits - m) / total
         Q = tl.exp(logits + weight - m_Q) / total_Q
-        slope = tl.where(best, slope_best, P - ((1.0 - gamma) * Q + gamma * hot.to(tl.float32)))
+        slope = tl.where(best, slope_best, label_slope(P, Q, surplus, mean, hot, gamma))
         slope = tl.where(inside, slope, 0.0)
     return from_units(units, REAL), slope.to(REAL)
 
@@ -41,12 +63,12 @@ def slope_tile(
 @triton.jit
 def add_features_gradient(
     total_d, total_cos, mu, cosines, dS, colsum, y_M, rows_of, scales, norms, rows, live, depth, deep,
-    scale, inv_tau, gamma, B, C, mu_c, mu_d,
+    scale, inv_tau, gamma, unit, B, C, mu_c, mu_d,
     GIVEN: tl.constexpr, PRECISION: tl.constexpr, REAL: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """One head's part of a tile of d_features: sum_c d[b,c] mu_c / |mu_c|, and sum_c d[b,c] cos[b,c]."""
     if GIVEN:
-        y, best, top, m, total, m_Q, total_Q, slope_best = rows, rows, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0
+        y, best, top, m, total, m_Q, total_Q, slope_best, mean = rows, rows, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0
     else:
         y = tl.load(y_M + rows, mask=live, other=0)
         m = tl.load(rows_of + rows, mask=live, other=0.0)[:, None]
@@ -56,32 +78,34 @@ def add_features_gradient(
         best = tl.load(rows_of + 4 * B + rows, mask=live, other=0.0).to(tl.int32)
         slope_best = tl.load(rows_of + 5 * B + rows, mask=live, other=0.0)[:, None]
         top = tl.load(rows_of + 6 * B + rows, mask=live, other=0.0)[:, None]
+        mean = tl.load(rows_of + 7 * B + rows, mask=live, other=0.0)[:, None]
     for c0 in range(0, C, BK):
         classes = c0 + tl.arange(0, BK)
         held = classes < C
         inside = live[:, None] & held[None, :]
         at = rows[:, None] * C + classes[None, :]
-        weight = 0.0
+        weight, surplus = 0.0, 0.0
         if not GIVEN:
             weight = column_weight(colsum, classes, held)[None, :]
+            surplus = column_surplus(colsum, classes, held, unit)[None, :]
         hot, likeliest = y[:, None] == classes[None, :], best[:, None] == classes[None, :]
         log_prior = tl.load(scales + classes, mask=held, other=0.0).to(tl.float32)[None, :]
         cos, d = slope_tile(
-            cosines, dS, at, inside, log_prior, weight, hot, likeliest, top, m, total, m_Q, total_Q, slope_best,
-            inv_tau, gamma, GIVEN, REAL,
+            cosines, dS, at, inside, log_prior, weight, surplus, hot, likeliest, top, m, total, m_Q, total_Q,
+            slope_best, mean, inv_tau, gamma, GIVEN, REAL,
         )  # fmt: skip
         d *= scale
         total_cos += tl.sum(d * cos, 1)
         d *= inverse_norm(tl.load(norms + classes, mask=held, other=1.0).to(REAL))[None, :]
         at_mu = mu + classes[:, None].to(tl.int64) * mu_c + depth[None, :].to(tl.int64) * mu_d
         p = tl.load(at_mu, mask=held[:, None] & deep[None, :], other=0.0).to(REAL)
-        total_d = tl.dot(d, p, total_d, input_precision=PRECISION)
+        total_d = tl.dot(d, p, total_d, input_precision=PRECISION, out_dtype=REAL)
     return total_d, total_cos
 
 
 @triton.jit
 def write_mu_gradient(
-    d_mu, features, mu, cosines, dS, colsum, y_M, rows_of, scales, norms, block, scale, inv_tau, gamma,
+    d_mu, features, mu, cosines, dS, colsum, y_M, rows_of, scales, norms, block, scale, inv_tau, gamma, unit,
     B, C, D, stride_b, stride_d, mu_c, mu_d,
     GIVEN: tl.constexpr, PRECISION: tl.constexpr, REAL: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -92,16 +116,17 @@ def write_mu_gradient(
     depth = block % blocks * BN + tl.arange(0, BN)
     held, deep = classes < C, depth < D
     log_prior = tl.load(scales + classes, mask=held, other=0.0).to(tl.float32)[:, None]
-    weight = 0.0
+    weight, surplus = 0.0, 0.0
     if not GIVEN:
         weight = column_weight(colsum, classes, held)[:, None]
+        surplus = column_surplus(colsum, classes, held, unit)[:, None]
     total_d = tl.zeros((BM, BN), REAL)
     total_cos = tl.zeros((BM,), REAL)
     for b0 in range(0, B, BK):
         rows = (b0 + tl.arange(0, BK)).to(tl.int64)
         live = rows < B
         if GIVEN:
-            y, best, top, m, total, m_Q, total_Q, slope_best = rows, rows, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0
+            y, best, top, m, total, m_Q, total_Q, slope_best, mean = rows, rows, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0
         else:
             y = tl.load(y_M + rows, mask=live, other=0)
             m = tl.load(rows_of + rows, mask=live, other=0.0)[None, :]
@@ -111,19 +136,20 @@ def write_mu_gradient(
             best = tl.load(rows_of + 4 * B + rows, mask=live, other=0.0).to(tl.int32)
             slope_best = tl.load(rows_of + 5 * B + rows, mask=live, other=0.0)[None, :]
             top = tl.load(rows_of + 6 * B + rows, mask=live, other=0.0)[None, :]
+            mean = tl.load(rows_of + 7 * B + rows, mask=live, other=0.0)[None, :]
         inside = held[:, None] & live[None, :]
         at = rows[None, :] * C + classes[:, None]
         hot, likeliest = y[None, :] == classes[:, None], best[None, :] == classes[:, None]
         cos, d = slope_tile(
-            cosines, dS, at, inside, log_prior, weight, hot, likeliest, top, m, total, m_Q, total_Q, slope_best,
-            inv_tau, gamma, GIVEN, REAL,
+            cosines, dS, at, inside, log_prior, weight, surplus, hot, likeliest, top, m, total, m_Q, total_Q,
+            slope_best, mean, inv_tau, gamma, GIVEN, REAL,
         )  # fmt: skip
         d *= scale
         total_cos += tl.sum(d * cos, 1)
         d *= inverse_norm(tl.load(scales + C + rows, mask=live, other=1.0).to(REAL))[None, :]
         at_f = features + rows[:, None] * stride_b + depth[None, :].to(tl.int64) * stride_d
         f = tl.load(at_f, mask=live[:, None] & deep[None, :], other=0.0).to(REAL)
-        total_d = tl.dot(d, f, total_d, input_precision=PRECISION)
+        total_d = tl.dot(d, f, total_d, input_precision=PRECISION, out_dtype=REAL)
 
     inside = held[:, None] & deep[None, :]
     norm = tl.load(norms + classes, mask=held, other=1.0).to(REAL)
@@ -143,12 +169,12 @@ def backward_kernel(
     dS,  # (B, C) with GIVEN: the slope of head g, its only head
     colsum_g, colsum_f,  # (C,)
     y_M,  # (B,) int64
-    row_stats,  # (14, B), of g then of f: max and sum of exponentials of P, of Q, likeliest class, slope, top
+    row_stats,  # (16, B), as objective_kernel writes them
     scales,  # float64: log prior C | |features| B | |mu_g| C | |mu_f| C
     grad_loss, grad_g, grad_f,  # () incoming gradients
     d_features, d_mu_g, d_mu_f,  # out: (B, D), (C, D), (C, D)
     B, C, D, stride_b, stride_d, g_c, g_d, f_c, f_d,
-    inv_tau, gamma_g, gamma_f,
+    inv_tau, gamma_g, gamma_f, unit,
     feature_programs, g_programs,
     USE_G: tl.constexpr, USE_F: tl.constexpr,
     HAS_LOSS: tl.constexpr, HAS_G: tl.constexpr, HAS_F: tl.constexpr, GIVEN: tl.constexpr,
@@ -192,12 +218,14 @@ def backward_kernel(
         if USE_G:
             total_d, total_cos = add_features_gradient(
                 total_d, total_cos, mu_g, cos_g, dS, colsum_g, y_M, row_stats, scales, norm_g,
-                rows, live, depth, deep, scale_g, inv_tau, gamma_g, wide_B, C, g_c, g_d, GIVEN, PRECISION, REAL, BK,
+                rows, live, depth, deep, scale_g, inv_tau, gamma_g, unit, wide_B, C, g_c, g_d,
+                GIVEN, PRECISION, REAL, BK,
             )  # fmt: skip
         if USE_F:
             total_d, total_cos = add_features_gradient(
-                total_d, total_cos, mu_f, cos_f, dS, colsum_f, y_M, row_stats + 7 * wide_B, scales, norm_g + C,
-                rows, live, depth, deep, scale_f, inv_tau, gamma_f, wide_B, C, f_c, f_d, GIVEN, PRECISION, REAL, BK,
+                total_d, total_cos, mu_f, cos_f, dS, colsum_f, y_M, row_stats + 8 * wide_B, scales, norm_g + C,
+                rows, live, depth, deep, scale_f, inv_tau, gamma_f, unit, wide_B, C, f_c, f_d,
+                GIVEN, PRECISION, REAL, BK,
             )  # fmt: skip
         inside = live[:, None] & deep[None, :]
         norm = tl.load(scales + C + rows, mask=live, other=1.0).to(REAL)
@@ -212,17 +240,22 @@ def backward_kernel(
         if USE_G:
             write_mu_gradient(
                 d_mu_g, features, mu_g, cos_g, dS, colsum_g, y_M, row_stats, scales, norm_g, pid - feature_programs,
-                scale_g, inv_tau, gamma_g, wide_B, C, D, stride_b, stride_d, g_c, g_d,
+                scale_g, inv_tau, gamma_g, unit, wide_B, C, D, stride_b, stride_d, g_c, g_d,
                 GIVEN, PRECISION, REAL, BM, BN, BK,
             )  # fmt: skip
     else:
         if USE_F:
             write_mu_gradient(
-                d_mu_f, features, mu_f, cos_f, dS, colsum_f, y_M, row_stats + 7 * wide_B, scales, norm_g + C,
+                d_mu_f, features, mu_f, cos_f, dS, colsum_f, y_M, row_stats + 8 * wide_B, scales, norm_g + C,
                 pid - feature_programs - g_programs,
-                scale_f, inv_tau, gamma_f, wide_B, C, D, stride_b, stride_d, f_c, f_d,
+                scale_f, inv_tau, gamma_f, unit, wide_B, C, D, stride_b, stride_d, f_c, f_d,
                 GIVEN, PRECISION, REAL, BM, BN, BK,
             )  # fmt: skip
+
+
+def column_unit(B: int, C: int) -> float:
+    """The power of two nearest to C / B, which brings the column sums near 1 without rounding."""
+    return float(2.0 ** round(math.log2(C / B)))
 
 
 def launch_backward(
@@ -263,6 +296,7 @@ def launch_backward(
     g_programs = triton.cdiv(C, config.BM) * across if need_g else 0
     f_programs = triton.cdiv(C, config.BM) * across if need_f else 0
     colsum_g, colsum_f = colsums or (scales, scales)
+    head = mu_g if mu_f is None else mu_f
     absent = scales  # stands for a pointer that the constexprs keep from being read
 
     def pointer(t: Tensor | None) -> Tensor:
@@ -272,12 +306,12 @@ def launch_backward(
     launch(
         backward_kernel,
         (feature_programs + g_programs + f_programs,),
-        features, mu_g, mu_g if mu_f is None else mu_f, cos_g, pointer(cos_f), pointer(dS),
+        features, mu_g, head, cos_g, pointer(cos_f), pointer(dS),
         colsum_g, colsum_f, pointer(y_M), pointer(row_stats), scales,
         pointer(grad_loss), pointer(grad_g), pointer(grad_f),
-        pointer(d_features), pointer(d_mu_g), pointer(d_mu_f),
-        B, C, D, *features.stride(), *mu_g.stride(), *(mu_g if mu_f is None else mu_f).stride(),
-        1.0 / tau, gammas[0], gammas[1], feature_programs, g_programs,
+        *(like if d is None else d for d, like in ((d_features, features), (d_mu_g, mu_g), (d_mu_f, head))),
+        B, C, D, *features.stride(), *mu_g.stride(), *head.stride(),
+        1.0 / tau, gammas[0], gammas[1], column_unit(B, C), feature_programs, g_programs,
         reads=(
             features, mu_g if head_g else None, mu_f if head_f else None,
             cos_g if head_g else None, cos_f if head_f else None, dS,

@@ -46,6 +46,7 @@ SHAPES = (
     (8192, 1024, 2048),
 )
 FAST_SHAPE = (256, 345, 2048)
+MIXED = (36, 65, 257)  # where types and sizes that meet seldom are compiled too
 LAID_ACROSS, LAID_APART = (4096, 1000, 2048), (37, 5000, 257)  # where strided inputs are compiled too
 
 
@@ -97,7 +98,7 @@ def variants(dtypes: Sequence[torch.dtype] = DTYPES) -> Iterator[Variant]:
     """Every variant once, in a fixed order."""
     found: dict[Any, Variant] = {}
     for dtype in dtypes:
-        for precision in ("ieee", "tf32"):
+        for precision in ("float64", "ieee", "tf32"):
             backends = _backends(dtype, precision)
             for shape in SHAPES:
                 for drive in DRIVES:
@@ -112,11 +113,34 @@ def variants(dtypes: Sequence[torch.dtype] = DTYPES) -> Iterator[Variant]:
     yield from found.values()
 
 
+def extremes(found: Sequence[Variant]) -> list[Variant]:
+    """Of variants that differ in alignment only, the most and the least aligned: the rest lies between them."""
+    groups: dict[Any, list[Variant]] = {}
+    for variant in found:
+        groups.setdefault((*_key(variant)[:3], variant.num_warps), []).append(variant)
+    ordered = [sorted(group, key=lambda v: len(v.attrs)) for group in groups.values()]
+    return [v for group in ordered for v in (group[:1] if len(group) == 1 else (group[0], group[-1]))]
+
+
+def tiles(found: Sequence[Variant]) -> list[Variant]:
+    """One variant, the least aligned, for each kernel, tile, precision and set of types: enough to see that it compiles
+    and what shared memory it takes."""
+    groups: dict[Any, Variant] = {}
+    for variant in sorted(found, key=lambda v: len(v.attrs)):
+        sizes = [(k, v) for k, v in variant.constexprs.items() if k.startswith("B") and k != "BY"]
+        products = [variant.constexprs.get(k) for k in ("PRECISION", "WIDE")]
+        types = [kind for kind in variant.signature.values() if kind.startswith("*")]
+        key = (variant.kernel.fn.__name__, variant.num_warps, str(sizes), str(products), str(types))
+        groups.setdefault(key, variant)
+    return list(groups.values())
+
+
 def _backends(dtype: torch.dtype, precision: str) -> tuple[str, ...]:
-    """Where configs.precision() can choose this: half types multiply in TF32 on CUDA, ROCm always in full."""
-    if precision == "tf32":
-        return ("cuda",)
-    return ("hip",) if dtype in HALF else ("cuda", "hip")
+    """Where configs.precision() can choose this: below "highest", and beside half types, CUDA takes TF32 and ROCm
+    multiplies in full."""
+    if precision == "float64" and dtype not in HALF:
+        return ("cuda", "hip")
+    return ("cuda",) if precision == "tf32" else ("hip",)
 
 
 def _variant(launch: Launch, dtype: torch.dtype, backends: tuple[str, ...], shape: tuple[int, int, int]) -> Variant:
@@ -249,4 +273,24 @@ def _strided(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     class_sums(features.detach(), labels, C)
 
 
-DRIVES: tuple[Callable[[torch.dtype, int, int, int], None], ...] = (_steps, _posteriors, _equations, _strided)
+def _mixed(dtype: torch.dtype, B: int, C: int, D: int) -> None:
+    """Types and sizes that meet seldom: half prototypes beside float32 features, half priors and labels, int32 classes,
+    a width of 1, which the JIT makes a constant."""
+    if (B, C, D) != MIXED:
+        return
+    features, prototypes, log_prior = _meta(B, D, grad=True), _meta(C, D, dtype=dtype, grad=True), _meta(C, dtype=dtype)
+    posterior(features, prototypes, log_prior, 0.15).backward(_meta(B, C))  # type: ignore[no-untyped-call]
+    soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C, dtype=dtype)).backward()  # type: ignore[no-untyped-call]
+    nearest_histogram(features.detach(), prototypes.detach())
+    labels = _meta(B, dtype=torch.int32)
+    mu, pi, health = _meta(C, D), _meta(C), _meta(2, dtype=torch.int64)
+    e = expectation(features, mu, prototypes, _meta(C, D), _meta(C, dtype=dtype), 0.15, labels=labels)
+    objective(e, 0.5, 0.5).loss.backward()  # type: ignore[no-untyped-call]
+    update_memory_(mu, pi, health, e, 0.01, 0.01, features=features.detach(), labels=labels)
+    class_sums(features.detach(), labels, C)
+    mixed_labels(_meta(B, C, dtype=dtype), labels, 0.5)
+    _step(dtype, B, C, 1, weight=dtype)
+    _posteriors(dtype, B, C, 1)
+
+
+DRIVES: tuple[Callable[[torch.dtype, int, int, int], None], ...] = (_steps, _posteriors, _equations, _strided, _mixed)

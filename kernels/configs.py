@@ -35,7 +35,7 @@ class Rows:
     num_warps: int
 
 
-_forced: list[str] = []  # set by forced_precision()
+_forced: list[str] = []  # "float64", "ieee" or "tf32", set by forced_precision()
 
 
 def precision(*tensors: Tensor) -> str:
@@ -45,7 +45,7 @@ def precision(*tensors: Tensor) -> str:
     type has. ROCm has no TF32 on every card and multiplies float32 in its matrix cores: always "ieee".
     """
     if _forced:
-        return _forced[-1]
+        return "ieee" if _forced[-1] == "float64" else _forced[-1]
     if torch.version.hip is not None:
         return "ieee"
     if any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors):
@@ -58,12 +58,13 @@ def wide(*tensors: Tensor) -> bool:
 
     A cosine of float32 is off by 1e-7, which 1 / tau magnifies: at tau 0.01 P would be off by more than 1e-6.
     """
-    return precision(*tensors) == "ieee" and all(t.dtype == torch.float32 for t in tensors)
+    highest = _forced[-1] == "float64" if _forced else torch.get_float32_matmul_precision() == "highest"
+    return highest and all(t.dtype == torch.float32 for t in tensors)
 
 
 @contextmanager
 def forced_precision(value: str) -> Iterator[None]:
-    """Use `value` whatever torch says: how the catalogue reaches the choices of every backend."""
+    """Use `value` ("float64": "ieee" summed in it) whatever torch says: how the catalogue reaches every backend's."""
     _forced.append(value)
     try:
         yield

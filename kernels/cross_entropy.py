@@ -31,7 +31,7 @@ def cross_entropy_kernel(
 ):  # fmt: skip
     """loss[b] = -sum_c y[b,c] log P[b,c].  dS = P sum_c y - y: cross_entropy_slope_kernel.
 
-    The slope at the likeliest class is minus the sum of all others: P - y cancels there when P is near 1.
+    The slope at a likeliest class of P over 1/2 is minus the sum of all others: P - y cancels when P is near 1.
     """
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     live = rows < B
@@ -39,7 +39,7 @@ def cross_entropy_kernel(
     log_total = tl.log(total)
     rows = rows.to(tl.int64)
     row, row_y = cos + rows[:, None] * C, labels + rows[:, None] * y_b
-    mass = tl.zeros((BM,), tl.float32)
+    given = tl.zeros((BM, BN), tl.float32)  # added up after the loop: Triton up to 3.8 fails on a sum inside it
     peak = tl.full((BM,), float("-inf"), tl.float32)
     best = tl.zeros((BM,), tl.int32)
     for c0 in range(0, C, BN):
@@ -50,9 +50,11 @@ def cross_entropy_kernel(
         highest, column = first_best(logits, classes, held[None, :], C - 1)
         best = tl.where(highest > peak, column, best)
         peak = tl.maximum(peak, highest)
-        mass += tl.sum(tl.load(row_y + classes[None, :].to(tl.int64) * y_c, mask=inside, other=0.0).to(tl.float32), 1)
+        given += tl.load(row_y + classes[None, :].to(tl.int64) * y_c, mask=inside, other=0.0).to(tl.float32)
+    mass = tl.sum(given, 1)
     loss = tl.zeros((BM,), tl.float32)
     others = tl.zeros((BM,), tl.float32)
+    own = tl.zeros((BM,), tl.float32)
     for c0 in range(0, C, BN):
         classes = c0 + tl.arange(0, BN)
         held = classes < C
@@ -60,8 +62,10 @@ def cross_entropy_kernel(
         log_P = (row_logits(row, log_prior, classes, held, inside, top, inv_tau) - m[:, None]) - log_total[:, None]
         y = tl.load(row_y + classes[None, :].to(tl.int64) * y_c, mask=inside, other=0.0).to(tl.float32)
         loss -= tl.sum(tl.where(y == 0, 0.0, y * log_P), 1)
-        other = inside & (classes[None, :] != best[:, None])
-        others += tl.sum(tl.where(other, tl.exp(log_P) * mass[:, None] - y, 0.0), 1)
+        slope = tl.where(inside, tl.exp(log_P) * mass[:, None] - y, 0.0)
+        likeliest = classes[None, :] == best[:, None]
+        others += tl.sum(tl.where(likeliest, 0.0, slope), 1)
+        own += tl.sum(tl.where(likeliest, slope, 0.0), 1)
     wide_B = tl.cast(B, tl.int64)
     tl.store(row_loss + rows, loss, mask=live)
     tl.store(row_stats + rows, m, mask=live)
@@ -69,7 +73,7 @@ def cross_entropy_kernel(
     tl.store(row_stats + 2 * wide_B + rows, mass, mask=live)
     tl.store(row_stats + 3 * wide_B + rows, top, mask=live)
     tl.store(row_stats + 4 * wide_B + rows, best.to(tl.float32), mask=live)
-    tl.store(row_stats + 5 * wide_B + rows, -others, mask=live)
+    tl.store(row_stats + 5 * wide_B + rows, tl.where(total < 2, -others, own), mask=live)
 
 
 @triton.jit(do_not_specialize=["B"])

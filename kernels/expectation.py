@@ -118,7 +118,7 @@ def expectation(
         check_labels("labels", labels, features.shape[0], device)
     by = BY_LABELS if labels is not None else BY_Y_M if use_y_M else BY_NOTHING
     cos_g, cos_f, y_M, statistics, scales = _expectation(
-        features.detach(), mu.detach(), mu_g.detach(), mu_f.detach(), pi.detach(), tau,
+        features.detach(), mu.detach(), mu_g.detach(), mu_f.detach(), pi.detach().contiguous(), tau,
         ESTIMATES[prior_estimate], prior_shrinkage, by, labels,
     )  # fmt: skip
     colsum_g, colsum_f, prior_sum = statistics[: 3 * C].view(3, C)

@@ -82,7 +82,7 @@ def store_best_part(parts, slot, scores, rows, live, classes, held, t, T, B, C):
     tl.store(at + tl.cast(T, tl.int64) * B, column.to(tl.float32), mask=live)
 
 
-@triton.jit(do_not_specialize=["B", "shrink"])
+@triton.jit(do_not_specialize=["B", "T", "shrink"])
 def logits_kernel(
     features,  # (B, D)
     mu, mu_g, mu_f,  # (C, D) each; those that the constexprs leave out are not read
@@ -90,7 +90,7 @@ def logits_kernel(
     cos_g, cos_f,  # (B, C) int32 out, in units of 2^-29
     scales,  # float64 out: log prior C | |features| B | |mu_g| C | |mu_f| C
     parts,  # (slots, T, B) out
-    B, C, D, stride_b, stride_d, mu_c, mu_d, g_c, g_d, f_c, f_d,
+    B, C, D, T, stride_b, stride_d, mu_c, mu_d, g_c, g_d, f_c, f_d,
     inv_tau, shrink,
     MEMORY: tl.constexpr, HEAD_G: tl.constexpr, HEAD_F: tl.constexpr,
     ESTIMATE: tl.constexpr, PRIOR: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, WIDE: tl.constexpr,
@@ -104,9 +104,9 @@ def logits_kernel(
     One program makes one tile of rows and classes for all heads; the norms are summed in the same loop. A row with
     a non-finite feature gets the norm NaN, which is how `bad_rows` is counted later.
     """
-    t = tl.program_id(0)
-    T = tl.num_programs(0)
-    rows = tl.program_id(1) * BM + tl.arange(0, BM)
+    t = tl.program_id(0) % T
+    block = tl.program_id(0) // T
+    rows = block * BM + tl.arange(0, BM)
     classes = t * BN + tl.arange(0, BN)
     live, held = rows < B, classes < C
     wide_rows, wide_classes = rows.to(tl.int64), classes.to(tl.int64)
@@ -146,12 +146,15 @@ def logits_kernel(
     length = tl.where(norm < EPS, EPS, norm)  # a NaN stays one
     if t == 0:
         tl.store(scales + C + wide_rows, norm.to(tl.float64), mask=live)
-    if tl.program_id(1) == 0:
+    if block == 0:
         tl.store(scales + classes, log_prior.to(tl.float64), mask=held)
         after = scales + C + tl.cast(B, tl.int64)
         tl.store(after + classes, tl.sqrt(square_g).to(tl.float64), mask=held)
         tl.store(after + C + classes, tl.sqrt(square_f).to(tl.float64), mask=held)
 
+    allowed = held
+    if PRIOR == 1:  # a class that a given log prior rules out is not what the others are measured from
+        allowed = held & (log_prior > float("-inf"))
     at = wide_rows[:, None] * C + wide_classes[None, :]
     inside = live[:, None] & held[None, :]
     if MEMORY:
@@ -162,7 +165,7 @@ def logits_kernel(
     if HEAD_G:
         units = to_units(cosine_tile(dots_g, length, square_g))
         tl.store(cos_g + at, units, mask=inside)
-        top = largest(units, held[None, :])
+        top = largest(units, allowed[None, :])
         tl.store(parts + tl.cast(t, tl.int64) * B + rows, top, mask=live)
         scaled = logit(units, top[:, None], inv_tau)
         store_softmax_part(parts, 1, log_prior[None, :] + scaled, rows, live, held, t, T, B)
@@ -171,7 +174,7 @@ def logits_kernel(
     if HEAD_F:
         units = to_units(cosine_tile(dots_f, length, square_f))
         tl.store(cos_f + at, units, mask=inside)
-        top = largest(units, held[None, :])
+        top = largest(units, allowed[None, :])
         tl.store(parts + tl.cast(3 * T + t, tl.int64) * B + rows, top, mask=live)
         scaled = logit(units, top[:, None], inv_tau)
         store_softmax_part(parts, 4, log_prior[None, :] + scaled, rows, live, held, t, T, B)
@@ -219,14 +222,14 @@ def launch_logits(
 
     launch(
         logits_kernel,
-        (tiles, triton.cdiv(B, config.BM)),
+        (tiles * triton.cdiv(B, config.BM),),
         features,
         *(absent if m is None else m for m in (mu, mu_g, mu_f)),
         absent if prior is None else prior,
         *(scales if cos is None else cos for cos in (cos_g, cos_f)),
         scales,
         parts,
-        B, C, D, *strides(features), *strides(mu), *strides(mu_g), *strides(mu_f),
+        B, C, D, tiles, *strides(features), *strides(mu), *strides(mu_g), *strides(mu_f),
         1.0 / tau, int(shrink),
         reads=(features, mu, mu_g, mu_f, prior),
         writes=(cos_g, cos_f, scales, parts),

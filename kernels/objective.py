@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fastget.kernels import configs
-from fastget.kernels.backward import column_weight, launch_backward
+from fastget.kernels.backward import column_surplus, column_unit, column_weight, label_slope, launch_backward
 from fastget.kernels.expectation import Expectation
 from fastget.kernels.launch import launch
 from fastget.kernels.tile import BROKEN, finite_max, first_best, largest, merge, row_logits
@@ -29,12 +29,12 @@ class Objective(NamedTuple):
 
 @triton.jit
 def head_rows(
-    cos, log_priors, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma, inv_tau, BN: tl.constexpr
-):
+    cos, log_priors, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma, inv_tau, unit, BN: tl.constexpr,
+):  # fmt: skip
     """One head, one block of rows: max and sum of exponentials of P and Q, the loss, KL(Q || P), Q's column sums.
 
-    Also the slope at the most likely class, as minus the sum of all others, which it equals: P - y cancels there when
-    P is near 1, and the others' slopes are small numbers that do not.
+    Also the slope at the likeliest class: where its P is over 1/2, as minus the sum of all others, which it equals.
+    P - y cancels there when P is near 1, and the others' slopes are small numbers that do not.
     """
     row = cos + rows[:, None].to(tl.int64) * C
     top = tl.full(rows.shape, BROKEN, tl.float32)
@@ -47,6 +47,7 @@ def head_rows(
     total = tl.zeros(rows.shape, tl.float32)
     m_Q = m
     total_Q = total
+    drift = total  # sum of exponentials times their columns' surplus
     for c0 in range(0, C, BN):
         classes = c0 + tl.arange(0, BN)
         held = classes < C
@@ -55,11 +56,17 @@ def head_rows(
         logits = tl.where(inside, logits, float("-inf"))
         peak, column = first_best(logits, classes, held[None, :], C - 1)
         best = tl.where(peak > m, column, best)
-        m, total = merge(m, total, peak, tl.sum(tl.exp(logits - finite_max(peak)[:, None]), 1))
+        higher = tl.maximum(m, peak)
+        fade, masses = tl.exp(m - finite_max(higher)), tl.exp(logits - finite_max(higher)[:, None])
+        total = total * fade + tl.sum(masses, 1)
+        drift = drift * fade + tl.sum(masses * column_surplus(colsum, classes, held, unit)[None, :], 1)
+        m = higher
         logits += column_weight(colsum, classes, held)[None, :]
         peak = tl.max(logits, 1)
         m_Q, total_Q = merge(m_Q, total_Q, peak, tl.sum(tl.exp(logits - finite_max(peak)[:, None]), 1))
     m, m_Q = finite_max(m), finite_max(m_Q)
+    total, total_Q = tl.where(live, total, 1.0), tl.where(live, total_Q, 1.0)
+    mean = drift / total
     wide_B = tl.cast(B, tl.int64)
     tl.store(row_stats + rows, m, mask=live)
     tl.store(row_stats + wide_B + rows, total, mask=live)
@@ -67,11 +74,13 @@ def head_rows(
     tl.store(row_stats + 3 * wide_B + rows, total_Q, mask=live)
     tl.store(row_stats + 4 * wide_B + rows, best.to(tl.float32), mask=live)
     tl.store(row_stats + 6 * wide_B + rows, top, mask=live)
+    tl.store(row_stats + 7 * wide_B + rows, mean, mask=live)
 
     log_total, log_total_Q = tl.log(total)[:, None], tl.log(total_Q)[:, None]
     loss = tl.zeros(rows.shape, tl.float32)
     kl = tl.zeros(rows.shape, tl.float32)
     others = tl.zeros(rows.shape, tl.float32)
+    own = tl.zeros(rows.shape, tl.float32)
     for c0 in range(0, C, BN):
         classes = c0 + tl.arange(0, BN)
         held = classes < C
@@ -82,12 +91,15 @@ def head_rows(
         Q = tl.where(inside, tl.exp(log_Q), 0.0)
         hot = (y[:, None] == classes[None, :]) & inside
         label = (1.0 - gamma) * Q + gamma * hot.to(tl.float32)
-        other = inside & (classes[None, :] != best[:, None])
-        others += tl.sum(tl.where(other, tl.exp(log_P) - label, 0.0), 1)
+        surplus = column_surplus(colsum, classes, held, unit)[None, :]
+        slope = tl.where(inside, label_slope(tl.exp(log_P), Q, surplus, mean[:, None], hot, gamma), 0.0)
+        likeliest = classes[None, :] == best[:, None]
+        others += tl.sum(tl.where(likeliest, 0.0, slope), 1)
+        own += tl.sum(tl.where(likeliest, slope, 0.0), 1)
         loss -= tl.sum(tl.where(label == 0, 0.0, label * log_P), 1)  # a NaN stays one: it must be seen
         kl += tl.sum(tl.where(Q == 0, 0.0, Q * (log_Q - log_P)), 1)
         tl.store(Q_parts + classes, tl.sum(Q, 0), mask=held)
-    tl.store(row_stats + 5 * wide_B + rows, -others, mask=live)
+    tl.store(row_stats + 5 * wide_B + rows, tl.where(total < 2, -others, own), mask=live)
     tl.store(losses, tl.sum(tl.where(live, loss, 0.0), 0))
     tl.store(losses + 1, tl.sum(tl.where(live, kl, 0.0), 0))
 
@@ -98,10 +110,11 @@ def objective_kernel(
     log_prior,  # (C,) float64
     colsum_g, colsum_f,  # (C,)
     y_M,  # (B,) int64
-    row_stats,  # (14, B) out, of g then of f: max and sum of exponentials of P, of Q, likeliest class, slope, top
+    row_stats,  # (16, B) out, of g then of f: max and sum of exponentials of P, of Q, likeliest class, slope there,
+    #             largest cosine, sum_c P surplus
     losses,  # (2, blocks, 2) out: each block's sum of the rows' losses, and of KL(Q || P)
     Q_parts,  # (2, blocks, C) out: each block's column sums of Q
-    B, C, gamma_g, gamma_f, inv_tau,
+    B, C, gamma_g, gamma_f, inv_tau, unit,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Q = softmax(S - 0.5 log colsum); y = (1 - gamma) Q + gamma onehot(y_M); row loss = -sum_c y log softmax(S).
@@ -118,13 +131,14 @@ def objective_kernel(
     if tl.program_id(1) == 0:
         at = Q_parts + block.to(tl.int64) * C
         head_rows(
-            cos_g, log_prior, colsum_g, y, row_stats, losses + 2 * block, at, rows, live, B, C, gamma_g, inv_tau, BN
-        )
+            cos_g, log_prior, colsum_g, y, row_stats, losses + 2 * block, at,
+            rows, live, B, C, gamma_g, inv_tau, unit, BN,
+        )  # fmt: skip
     else:
         at = Q_parts + (blocks + block).to(tl.int64) * C
         head_rows(
-            cos_f, log_prior, colsum_f, y, row_stats + 7 * tl.cast(B, tl.int64), losses + 2 * (blocks + block), at,
-            rows, live, B, C, gamma_f, inv_tau, BN,
+            cos_f, log_prior, colsum_f, y, row_stats + 8 * tl.cast(B, tl.int64), losses + 2 * (blocks + block), at,
+            rows, live, B, C, gamma_f, inv_tau, unit, BN,
         )  # fmt: skip
 
 
@@ -189,12 +203,12 @@ def _forward(
     def empty(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=cos_g.device)
 
-    row_stats, losses, Q_parts = empty(14, B), empty(2, blocks, 2), empty(2, blocks, C)
+    row_stats, losses, Q_parts = empty(16, B), empty(2, blocks, 2), empty(2, blocks, C)
     launch(
         objective_kernel,
         (blocks, 2),
         cos_g, cos_f, scales[:C], colsum_g, colsum_f, y_M, row_stats, losses, Q_parts,
-        B, C, gamma_g, gamma_f, 1.0 / tau,
+        B, C, gamma_g, gamma_f, 1.0 / tau, column_unit(B, C),
         reads=(cos_g, cos_f, scales[:C], colsum_g, colsum_f, y_M),
         writes=(row_stats, losses, Q_parts),
         BM=config.BM, BN=config.BN, num_warps=config.num_warps,
@@ -213,7 +227,7 @@ def _forward(
 
 
 def _fake(features: Tensor, mu_g: Tensor, mu_f: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return tuple(features.new_empty(s, dtype=torch.float32) for s in (*[()] * 5, (14, features.shape[0])))
+    return tuple(features.new_empty(s, dtype=torch.float32) for s in (*[()] * 5, (16, features.shape[0])))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -53,8 +53,8 @@ def softmax_slope_kernel(
 ):  # fmt: skip
     """dS[b,c] = P[b,c] (dP[b,c] - sum_c' P[b,c'] dP[b,c']).
 
-    dP is taken less its value at the row's likeliest class, which changes nothing: where P is near 1, what is summed
-    are then the small shares of the others, and nothing cancels.
+    Where a class has P over 1/2, dP is taken less its value there, which changes nothing: what is summed are then the
+    small shares of the others, and nothing cancels when P is near 1.
     """
     rows = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     live = rows < B
@@ -67,7 +67,8 @@ def softmax_slope_kernel(
         top, column = first_best(p, classes, held[None, :], C - 1)
         best = tl.where(top > peak, column, best)
         peak = tl.maximum(peak, top)
-    level = tl.load(dP + rows * dp_b + best.to(tl.int64) * dp_c, mask=live, other=0.0)[:, None]
+    level = tl.load(dP + rows * dp_b + best.to(tl.int64) * dp_c, mask=live, other=0.0)
+    level = tl.where(peak > 0.5, level, 0.0)[:, None]
     mean = tl.zeros((BM,), tl.float32)
     for c0 in range(0, C, BN):
         classes = c0 + tl.arange(0, BN)

@@ -27,8 +27,9 @@ def write_labels(parts, y_M, first, B, C, T, BM: tl.constexpr):
 def softmax_columns(
     cos, log_prior, parts, top_slot, slot, classes, held, inv_tau, B, C, T, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Column sums of softmax(log_prior + cos / tau), over all rows in order."""
-    total = tl.zeros((BC,), tl.float32)
+    """Column sums of softmax(log_prior + cos / tau), over all rows in order. In float64: where P is flat the slopes
+    P - Q are as small as the columns' differences."""
+    total = tl.zeros((BC,), tl.float64)
     for b0 in range(0, B, BM):
         rows = b0 + tl.arange(0, BM)
         live = rows < B
@@ -37,8 +38,9 @@ def softmax_columns(
         units = tl.load(at, mask=inside, other=0)
         top, m, mass = merged_softmax(parts, top_slot, slot, rows, live, B, T, inv_tau)
         logits = log_prior[None, :] + logit(units, top[:, None], inv_tau)
-        total += tl.sum(tl.where(inside, tl.exp(logits - m[:, None]) / mass[:, None], 0.0), 0)
-    return total
+        P = tl.where(inside, tl.exp(logits - m[:, None]) / mass[:, None], 0.0)
+        total += tl.sum(P.to(tl.float64), 0)
+    return total.to(tl.float32)
 
 
 @triton.jit

@@ -36,8 +36,10 @@ def largest(units, held):
 @triton.jit
 def logit(units, top, inv_tau):
     """(cos - top) / tau, for the integer `units` and a row's `largest`: exact up to one rounding of the difference."""
-    x = (units - top.to(tl.int32)).to(tl.float32) * (inv_tau * (1.0 / UNITS))
-    return tl.where(units == BROKEN, float("nan"), x)
+    number = units != BROKEN
+    base = tl.where(top == BROKEN, 0.0, top).to(tl.int32)  # neither takes part in a difference: it would overflow
+    x = (tl.where(number, units, base) - base).to(tl.float32) * (inv_tau * (1.0 / UNITS))
+    return tl.where(number, x, float("nan"))
 
 
 @triton.jit
@@ -56,7 +58,7 @@ def product(a, b, total, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
     elif UPCAST or a.dtype != b.dtype:
         a = a.to(tl.float32)
         b = b.to(tl.float32)
-    return tl.dot(a, b, total, input_precision=PRECISION)
+    return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
 
 
 @triton.jit

@@ -8,11 +8,12 @@ import pkgutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import fastget.kernels
-from fastget.kernels.catalogue import DRIVES, specialise, variants
+from fastget.kernels.catalogue import DRIVES, Variant, extremes, specialise, tiles, variants
 from fastget.kernels.launch import compile_options, record
 from tests.kernels.support import batch, step_inputs
 
@@ -49,6 +50,24 @@ def test_what_runs_is_in_it() -> None:
         if "UPCAST" in constexprs:
             constexprs["UPCAST"] = False
         assert (launch.name, tuple(sorted(map(str, constexprs.items())))) in known, launch.name
+
+
+def test_selections_leave_out_no_configuration() -> None:
+    found = list(variants((torch.float32, torch.bfloat16)))
+    kept = extremes(found)
+
+    def options(v: Variant) -> tuple[Any, ...]:
+        return v.kernel.fn.__name__, str(v.signature), str(v.constexprs), v.num_warps
+
+    def sizes(v: Variant) -> tuple[Any, ...]:
+        chosen = {k: v.constexprs.get(k) for k in ("BM", "BN", "BK", "BC", "BD", "BR", "PRECISION", "WIDE")}
+        return v.kernel.fn.__name__, str(chosen), v.num_warps, str([t for t in v.signature.values() if t[0] == "*"])
+
+    assert {options(v) for v in kept} == {options(v) for v in found}
+    for v in found:
+        same = [len(k.attrs) for k in kept if options(k) == options(v)]
+        assert min(same) <= len(v.attrs) <= max(same)
+    assert {sizes(v) for v in tiles(found)} == {sizes(v) for v in found}
 
 
 def count_differences() -> tuple[int, int]:

@@ -109,7 +109,8 @@ def test_any_layout(layout: str) -> None:
     features, mu, mu_g, mu_f = (lay(t) for t in (x.features, x.mu, x.mu_g, x.mu_f))
     assert not features.is_contiguous()
     labels = torch.stack([x.labels, x.labels + 1], 1)[:, 0]
-    e = kernels.expectation(features, mu, mu_g, mu_f, x.pi, 0.15, labels=labels)
+    pi = torch.stack([x.pi, 1 - x.pi], 1)[:, 0]
+    e = kernels.expectation(features, mu, mu_g, mu_f, pi, 0.15, labels=labels)
     for name in ("cos_g", "cos_f", "y_M", "statistics"):
         assert torch.equal(getattr(e, name), getattr(plain, name)), name
 

@@ -7,7 +7,8 @@ import torch
 
 from fastget import reference
 from fastget.kernels import configs
-from fastget.kernels.logits import LOG_PRIOR, SLOT_ESTIMATE, SLOT_G, SLOT_MU, launch_logits
+from fastget.kernels.launch import record
+from fastget.kernels.logits import LOG_PRIOR, NO_PRIOR, SLOT_ESTIMATE, SLOT_G, SLOT_MU, launch_logits
 from fastget.kernels.tile import BROKEN, UNITS
 from tests.kernels.support import batch, error, nan_filled
 
@@ -77,5 +78,22 @@ def test_float64_sums_are_for_float32_at_its_highest() -> None:
     x = batch(3, 4, 5)
     assert configs.wide(x.features, x.mu)
     assert not configs.wide(x.features.half(), x.mu)
-    with configs.forced_precision("tf32"):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
         assert not configs.wide(x.features, x.mu)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_programs_stand_in_one_row() -> None:
+    """The second axis of a CUDA grid ends at 65,535."""
+    with record(dry=True) as launches:
+        launch_logits(
+            torch.empty(3_000_000, 4, device="meta"),
+            None,
+            1.0,
+            mu=torch.empty(70, 4, device="meta"),
+            prior_kind=NO_PRIOR,
+        )
+    assert launches[0].grid == (93_750 * 3,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -45,6 +46,23 @@ def test_posterior_matches_reference(shape: tuple[int, int, int], tau: float) ->
         assert relative(d, slope) < GRADIENT_TOLERANCE
 
 
+def test_gradient_at_the_likeliest_of_many_classes() -> None:
+    """The gradient comes to one class only, whose P is small: nothing may cancel."""
+    x = batch(3, 1000, 32)
+    x = replace(x, pi=torch.full((1000,), 1e-3))
+    best = reference.posterior(x.features, x.mu_g, x.pi.log(), 1.0).argmax(1)
+    weight = torch.zeros(3, 1000).scatter_(1, best[:, None], 1.0)
+
+    def run(ops: ModuleType, f: Tensor, p: Tensor, prior: Tensor) -> Tensor:
+        out: Tensor = ops.posterior(f, p, prior, 1.0)
+        return out
+
+    _, found = with_gradients(kernels, run, x, weight)
+    _, expected = with_gradients(reference, run, x.to(torch.float64), weight)
+    for d, slope in zip(found[:2], expected[:2], strict=True):
+        assert relative(d, slope) < 1e-6
+
+
 @pytest.mark.parametrize("only", [0, 1, 2])
 def test_only_one_input_requires_a_gradient(only: int) -> None:
     x = batch(9, 12, 10)
@@ -65,6 +83,17 @@ def test_five_thousand_classes() -> None:
     x = batch(2, 5000, 6)
     P = kernels.posterior(x.features, x.mu_g, x.pi.log(), 0.1)
     wanted = reference.posterior(x.features.double(), x.mu_g.double(), x.pi.double().log(), 0.1)
+    assert error(P, wanted) < P_TOLERANCE
+
+
+def test_a_ruled_out_class_that_is_nearest_costs_no_accuracy() -> None:
+    x = batch(6, 40, 9)
+    prototypes = -x.features[0] + 0.3 * x.mu_g  # all far from row 0 but one
+    prototypes[3] = x.features[0]
+    log_prior = x.pi.log()
+    log_prior[3] = -torch.inf
+    P = kernels.posterior(x.features, prototypes, log_prior, 0.01)
+    wanted = reference.posterior(x.features.double(), prototypes.double(), log_prior.double(), 0.01)
     assert error(P, wanted) < P_TOLERANCE
 
 
