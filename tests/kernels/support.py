@@ -85,7 +85,11 @@ def gradients(
 
 def rebalanced(e: Any) -> tuple[Tensor, Tensor]:
     """Q_g and Q_f as the objective makes them, from what an expectation hands on."""
-    return tuple(torch.softmax(S - 0.5 * c.log(), 1) for S, c in ((e.S_g, e.colsum_g), (e.S_f, e.colsum_f)))  # type: ignore[return-value]
+    Q_g, Q_f = (
+        torch.softmax(torch.where(c > 0, S - 0.5 * c.log(), -torch.inf), 1)  # a column of mass zero takes no part
+        for S, c in ((e.S_g, e.colsum_g), (e.S_f, e.colsum_f))
+    )
+    return Q_g, Q_f
 
 
 @contextmanager
