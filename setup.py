@@ -34,7 +34,7 @@ setup(
     install_requires=[
         "torch>=2.10",
         "torchvision>=0.25",
-        f"triton>=3.6; {LINUX}",  # the oldest that multiplies in float64 as the kernels do
+        f"triton>=3.6; {LINUX}",  # the oldest that the kernels were compiled with
         f"nvidia-dali-cuda130>=1.50; {LINUX}",
         "numpy>=1.26",
         "pillow>=10.1",
