@@ -102,7 +102,7 @@ def graph_figures(run: Run, sets: list[Any], case: Case) -> dict[str, Any]:
         for x in sets:
             run(x)
 
-    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]  # torch leaves it untyped
         low, middle, high = do_bench_cudagraph(round_trip, quantiles=[0.2, 0.5, 0.8])
     p20, p50, p80 = (1e3 * ms / len(sets) for ms in (low, middle, high))
     figures = {"graph_us_p20": p20, "graph_us_p50": p50, "graph_us_p80": p80}

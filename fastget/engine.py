@@ -108,7 +108,7 @@ class Engine:
         if config.train.sync_batchnorm and self.ranks.world > 1:
             if device.type != "cuda":
                 raise ValueError("train.sync_batchnorm needs CUDA devices: torch cannot synchronise batch-norm on CPUs")
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.model: Adaptation = model.to(device)
         self.network, self.get = self.model.network, self.model.get
         if device.type == "cuda":

@@ -332,7 +332,7 @@ class GeT(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GeT:
         """.to() and .cuda() move the memory; .half() and .bfloat16() leave it float32."""
         before = {name: tensor.detach() for name, tensor in (*self.named_buffers(), *self.named_parameters())}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         with torch.no_grad():
             for name, tensor in (*self.named_buffers(), *self.named_parameters()):
                 if tensor.is_floating_point() and tensor.itemsize < 4:

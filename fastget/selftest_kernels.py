@@ -115,7 +115,7 @@ def plain_outcome(x: Any, dtype: torch.dtype) -> dict[str, Tensor]:
     for head in (S_g, S_f):
         labels = reference.mixed_labels(reference.rebalance(head.softmax(1)).detach(), y_M, GAMMA_Q).to(dtype)
         loss = loss - (labels * head.log_softmax(1)).sum(1).mean()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     P = S_g.softmax(1)
     found = {"P": P, "Q": reference.rebalance(P), "loss": loss, "d_features": f.grad, "d_mu_g": mu_g.grad}
     return {name: t.detach().double() for name, t in found.items() if t is not None}
@@ -234,7 +234,7 @@ def cuda_graph(machine: Machine) -> Iterator[Row]:
     x = make_inputs(*GRAPH_SHAPE, device=machine.device)
     expected = forward_backward(kernels, cast(x, torch.float32))
     captured = cast(x, torch.float32)
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     with torch.cuda.stream(stream):
         forward_backward(kernels, cast(x, torch.float32))  # warm-up: it compiles, which a capture must not
     torch.cuda.current_stream().wait_stream(stream)
@@ -309,7 +309,7 @@ def graph_seconds(run: Callable[[], object]) -> float:
     """The median time of one call inside a CUDA graph."""
     from triton.testing import do_bench_cudagraph
 
-    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return float(do_bench_cudagraph(run, return_mode="median")) * 1e-3
 
 

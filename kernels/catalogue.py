@@ -186,6 +186,10 @@ def _meta(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -
     return torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad)
 
 
+def _differentiate(out: Tensor, grad: Tensor | None = None) -> None:
+    out.backward(grad)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
 def _step(
     dtype: torch.dtype, B: int, C: int, D: int, *, weight: torch.dtype, estimate: str = "likelihood",
     by: str = "late", skip: bool = False, backward: str = "loss",
@@ -200,9 +204,9 @@ def _step(
     )  # fmt: skip
     out = objective(e, 0.5, 0.5)
     if backward == "all":
-        (out.loss + out.loss_g + out.loss_f).backward()  # type: ignore[no-untyped-call]
+        _differentiate(out.loss + out.loss_g + out.loss_f)
     elif backward:
-        getattr(out, backward).backward()
+        _differentiate(getattr(out, backward))
     late = by == "late"
     update_memory_(
         mu, pi, health, e, 0.01, 0.01, features=features.detach() if late else None,
@@ -226,16 +230,16 @@ def _posteriors(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     for other in {dtype, torch.float32}:
         features, prototypes = _meta(B, D, dtype=dtype, grad=True), _meta(C, D, dtype=other, grad=True)
         log_prior = _meta(C, grad=True)
-        posterior(features, prototypes, log_prior, 0.15).backward(_meta(B, C))  # type: ignore[no-untyped-call]
-        soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C)).backward()  # type: ignore[no-untyped-call]
+        _differentiate(posterior(features, prototypes, log_prior, 0.15), _meta(B, C))
+        _differentiate(soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C)))
         nearest_histogram(features.detach(), prototypes.detach())
 
 
 def _equations(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     P, y = _meta(B, C, dtype=dtype, grad=True), _meta(B, dtype=torch.int64)
-    rebalance(P).backward(_meta(B, C))  # type: ignore[no-untyped-call]
-    rebalance(P, _meta(C)).backward(_meta(B, C))  # type: ignore[no-untyped-call]
-    mixed_labels(P, y, 0.5).backward(_meta(B, C))  # type: ignore[no-untyped-call]
+    _differentiate(rebalance(P), _meta(B, C))
+    _differentiate(rebalance(P, _meta(C)), _meta(B, C))
+    _differentiate(mixed_labels(P, y, 0.5), _meta(B, C))
     structure_loss(P.detach(), P.detach())
     shrink_prior(_meta(C, dtype=dtype))
     update_prior(_meta(C), _meta(C), 0.1)
@@ -258,16 +262,16 @@ def _strided(dtype: torch.dtype, B: int, C: int, D: int) -> None:
         mu, mu_g, mu_f = lay(C, D), lay(C, D, weight).requires_grad_(), lay(C, D).requires_grad_()
         pi, health = _meta(C), _meta(2, dtype=torch.int64)
         e = expectation(features, mu, mu_g, mu_f, pi, 0.15, labels=labels)
-        objective(e, 0.5, 0.5).loss.backward()  # type: ignore[no-untyped-call]
+        _differentiate(objective(e, 0.5, 0.5).loss)
         update_memory_(mu, pi, health, e, 0.01, 0.01)
         update_memory_(mu, pi, health, e, 0.01, 0.01, features=features.detach(), labels=labels)
         P = posterior(features, mu_g, _meta(C, grad=True), 0.15)
-        P.backward(lay(B, C))  # type: ignore[no-untyped-call]
-        soft_cross_entropy(features, mu_g, _meta(C), 0.15, lay(B, C)).backward()  # type: ignore[no-untyped-call]
+        _differentiate(P, lay(B, C))
+        _differentiate(soft_cross_entropy(features, mu_g, _meta(C), 0.15, lay(B, C)))
         nearest_histogram(features.detach(), mu)
     Q = lay(B, C, dtype).requires_grad_()
-    rebalance(Q).backward(lay(B, C))  # type: ignore[no-untyped-call]
-    mixed_labels(Q, labels, 0.5).backward(lay(B, C))  # type: ignore[no-untyped-call]
+    _differentiate(rebalance(Q), lay(B, C))
+    _differentiate(mixed_labels(Q, labels, 0.5), lay(B, C))
     structure_loss(Q.detach(), Q.detach())
     update_prototypes(mu, lay(C, D), _meta(C), 0.1)
     class_sums(features.detach(), labels, C)
@@ -279,13 +283,13 @@ def _mixed(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     if (B, C, D) != MIXED:
         return
     features, prototypes, log_prior = _meta(B, D, grad=True), _meta(C, D, dtype=dtype, grad=True), _meta(C, dtype=dtype)
-    posterior(features, prototypes, log_prior, 0.15).backward(_meta(B, C))  # type: ignore[no-untyped-call]
-    soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C, dtype=dtype)).backward()  # type: ignore[no-untyped-call]
+    _differentiate(posterior(features, prototypes, log_prior, 0.15), _meta(B, C))
+    _differentiate(soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C, dtype=dtype)))
     nearest_histogram(features.detach(), prototypes.detach())
     labels = _meta(B, dtype=torch.int32)
     mu, pi, health = _meta(C, D), _meta(C), _meta(2, dtype=torch.int64)
     e = expectation(features, mu, prototypes, _meta(C, D), _meta(C, dtype=dtype), 0.15, labels=labels)
-    objective(e, 0.5, 0.5).loss.backward()  # type: ignore[no-untyped-call]
+    _differentiate(objective(e, 0.5, 0.5).loss)
     update_memory_(mu, pi, health, e, 0.01, 0.01, features=features.detach(), labels=labels)
     class_sums(features.detach(), labels, C)
     mixed_labels(_meta(B, C, dtype=dtype), labels, 0.5)
