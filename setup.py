@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = "0.1.0"
@@ -28,7 +28,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.10",
-    packages=["fastget", "fastget.kernels"],
+    packages=find_packages(include=["fastget", "fastget.*"]),  # `fastget/kernels` is a link to `kernels/`
     package_dir={"fastget": "fastget", "fastget.kernels": "kernels"},
     package_data={"fastget": ["py.typed", "METHOD.md"]},
     install_requires=[
