@@ -46,7 +46,7 @@ setup(
         "matplotlib>=3.8",  # the fonts of the embedded data set, and the plots
     ],
     extras_require={"onnx": ONNX, "test": TEST, "dev": [*TEST, "pre-commit>=3.7"]},
-    entry_points={"console_scripts": ["fastget = fastget.cli:main"]},
+    entry_points={"console_scripts": ["fastget = fastget.commands.main:main"]},
     classifiers=[
         "License :: OSI Approved :: MIT License",
         "Programming Language :: Python :: 3",

@@ -31,11 +31,11 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import io, transforms
 from torchvision.transforms import v2
 
-from fastget.lists import ImageList
-from fastget.loaders import MEAN, STD, Loader, Stream
-from fastget.pack import pack
-from fastget.packed import Cache, Packed, Recipe
-from fastget.sampling import Draw, TrainSampler
+from fastget.data.lists import ImageList
+from fastget.data.packed.read import Cache, Packed, Recipe
+from fastget.data.packed.write import pack
+from fastget.loading.loader import MEAN, STD, Loader, Stream
+from fastget.loading.sampling import Draw, TrainSampler
 
 RESIZE, CROP, BATCH = 256, 224, 36
 SIZES = (224, 500, 700)

@@ -20,7 +20,7 @@ from torch import Tensor
 from fastget import kernels, reference
 from fastget.kernels.launch import record
 from fastget.kernels.traffic import SIZES, StepInputs
-from fastget.selftest_kernels import bandwidth_limit, make_inputs
+from fastget.selftest.kernels import bandwidth_limit, make_inputs
 
 TAU, GAMMA_Q = 0.15, 0.5
 ROWS = ("eager", "compile", "triton")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fastget.device import choose_device
-from fastget.selftest import Machine
+from fastget.common.device import choose_device
+from fastget.selftest.table import Machine
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Module | None:

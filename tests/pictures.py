@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from fastget.lists import ImageList
+from fastget.data.lists import ImageList
 
 
 @lru_cache

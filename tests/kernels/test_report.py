@@ -19,7 +19,7 @@ from fastget import kernels
 from fastget.kernels import report, traffic
 from fastget.kernels.compile import Resources
 from fastget.kernels.launch import interpreting, record
-from fastget.selftest_kernels import make_inputs
+from fastget.selftest.kernels import make_inputs
 from tests.kernels.checker import check_addresses
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fastget import GeT, kernels, reference
-from fastget.get import Backend
 from fastget.kernels import traffic
 from fastget.kernels.launch import Launch, record
+from fastget.methods.get import Backend
 from tests.kernels.checker import assert_order_free
 from tests.kernels.support import (
     GRADIENT_TOLERANCE,

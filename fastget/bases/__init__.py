@@ -1,0 +1,1 @@
+"""Base models: who owns a step's forward pass."""

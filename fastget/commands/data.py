@@ -1,0 +1,236 @@
+"""`fastget data`: list the known data sets, show what a root holds, check every file, pack a cache."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fastget.config import PRESETS, DataConfig
+from fastget.data.check.files import Report, check_lists
+from fastget.data.datasets import DATA_SETS, NAMES
+from fastget.data.find import count_notes
+from fastget.data.lists import ImageList
+from fastget.data.packed.read import Cache, Recipe, cache_folder
+from fastget.data.packed.write import Packing, estimate, pack, verify
+from fastget.data.survey import contact_sheet, survey, together
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The subcommands of `fastget data`."""
+    commands = parser.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
+    listing = commands.add_parser("list", help="the data sets known by name, and what a root must hold")
+    listing.add_argument("--json", action="store_true", help="as JSON on standard output")
+
+    show = _command(commands, "show", "domains, classes, counts and a contact sheet of two domains")
+    show.add_argument("--out", default=None, help="where the contact sheet goes (default: NAME-contact-sheet.png)")
+
+    checking = _command(commands, "check", "decode every file and name the bad ones; exit code 1 if there are any")
+    checking.add_argument("--quick", action="store_true", help="look at the ends of each file only, as train does")
+
+    packing = _command(commands, "pack", "decode and resize every image once, into a cache that train uses")
+    packing.add_argument("--format", choices=["jpeg", "raw"], default="jpeg", help="jpeg: small; raw: fastest")
+    packing.add_argument("--resize", type=_positive, default=None, help="pixels (default: the data set's data.resize)")
+    packing.add_argument("--quality", type=_quality, default=90, help="of the JPEGs, 1 to 100")
+    packing.add_argument("--cache", default="auto", help="folder of the cache; auto: in the root (train: data.cache)")
+    packing.add_argument("--bad-images", choices=["error", "skip"], default="error", help="stop, or leave them out")
+    packing.add_argument("--verify", action="store_true", help="only compare the cache with its checksums")
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, help: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    parser.add_argument("--root", default=None, help="folder that the images lie in")
+    parser.add_argument("--source", default=None, help="a domain, or a list file with `lists`; default: all domains")
+    parser.add_argument("--target", default=None, help="another one")
+    parser.add_argument("--workers", type=int, default=0, help="how many at a time; 0: one per core")
+    parser.add_argument("--json", action="store_true", help="as JSON on standard output")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _quality(text: str) -> int:
+    value = _positive(text)
+    if value > 100:
+        raise argparse.ArgumentTypeError(f"must be at most 100, got {value}")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0, or 1 if bad files or a damaged cache were found. ValueError is for wrong usage."""
+    commands = {"list": _list, "show": _show, "check": _check, "pack": _pack}
+    return commands[args.data_command](args)
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+
+def _list(args: argparse.Namespace) -> int:
+    if args.json:
+        _print_json({name: dataclasses.asdict(known) for name, known in DATA_SETS.items()})
+        return 0
+    out = _out()
+    for known in DATA_SETS.values():
+        out.print(f"[bold]{known.name}[/]  {known.title}")
+        counts = ", ".join(f"{domain} {count:,}" for domain, count in known.domains.items())
+        out.print(f"  {known.num_classes} classes; images: {counts}; scored by {known.metric.replace('_', ' ')}")
+        out.print(f"  under --root: {', '.join(known.tree)}")
+        archives = f" ({', '.join(known.archives)})" if known.archives else ""
+        out.print(f"  from: {known.publisher}{archives}\n")
+    out.print("[bold]folder[/]  any ROOT/DOMAIN/CLASS/image; --source and --target are domain folders")
+    out.print(
+        "[bold]lists[/]   any list files of `path label` lines, relative to --root; --source a.txt --target b.txt"
+    )
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    lists = survey(args.name, args.root, args.source, args.target)
+    notes = count_notes(args.name, lists)
+    sheet = contact_sheet(lists, args.out or f"{args.name}-contact-sheet.png")
+    if args.json:
+        domains = {images.name: _counts(images) for images in lists}
+        _print_json({"name": args.name, "domains": domains, "notes": notes, "contact_sheet": str(sheet)})
+        return 0
+    out = _out()
+    table = Table("class", *(f"{images.name}" for images in lists), title=args.name)
+    for label, name in enumerate(lists[0].classes):
+        table.add_row(name, *(f"{images.counts()[label]:,}" if label < len(images.classes) else "" for images in lists))
+    table.add_section()
+    table.add_row("images", *(f"{len(images):,}" for images in lists))
+    out.print(table)
+    for note in notes:
+        out.print(f"[yellow]note:[/] {note}")
+    out.print(f"contact sheet: {sheet}", soft_wrap=True)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    lists = survey(args.name, args.root, args.source, args.target)
+    with _progress("checking", sum(map(len, lists))) as advance:
+        report = check_lists(lists, full=not args.quick, workers=args.workers, advance=advance)
+    notes = count_notes(args.name, lists)
+    if args.json:
+        _print_json(_report_dict(args.name, lists, report, notes))
+        return 1 if report.bad else 0
+    out = _out()
+    for problem in report.problems:
+        out.print(f"{problem.path}: {problem.reason}", soft_wrap=True, markup=False, highlight=False)
+    for note in notes:
+        out.print(f"[yellow]note:[/] {note}")
+    known = f" ({report.remembered:,} unchanged since an earlier check)" if report.remembered else ""
+    counts = ", ".join(f"{images.name} {len(images):,}" for images in lists)
+    out.print(
+        f"{report.checked:,} files checked{known}: {counts}; {len(report.bad):,} bad, {len(report.warnings):,} misnamed"
+    )
+    return 1 if report.bad else 0
+
+
+def _pack(args: argparse.Namespace) -> int:
+    lists = survey(args.name, args.root, args.source, args.target)
+    images = together(lists)
+    recipe = Recipe(
+        args.format, args.resize or PRESETS.get(args.name, {}).get("data.resize", DataConfig.resize), args.quality
+    )
+    folder = cache_folder(images.root, args.cache, recipe)
+    if args.verify:
+        return _verify(folder, args.json)
+    with _progress("checking", len(images)) as advance:
+        report = check_lists([images], full=False, workers=args.workers, advance=advance)
+    err = Console(stderr=True)
+    if report.bad and args.bad_images == "error":
+        for problem in report.bad:
+            err.print(f"{problem.path}: {problem.reason}", soft_wrap=True, markup=False, highlight=False)
+        err.print(f"{len(report.bad):,} bad files: nothing was packed. Leave them out with --bad-images skip")
+        return 1
+    err.print(
+        f"{folder}: {report.checked:,} images, about {estimate(report.checked, recipe) / 1e9:.2f} GB", soft_wrap=True
+    )
+    with _progress("packing", report.checked) as advance:
+        made = pack(images, folder, recipe, workers=args.workers, advance=advance)
+    if args.json:
+        _print_json({**dataclasses.asdict(made), "folder": str(made.folder)})
+    else:
+        _print_packing(made)
+    return 1 if made.bad and args.bad_images == "error" else 0
+
+
+def _print_packing(made: Packing) -> None:
+    out = _out()
+    for problem in made.bad:
+        out.print(f"left out: {problem.path}: {problem.reason}", soft_wrap=True, markup=False, highlight=False)
+    kept = f", {made.kept:,} of them were there already" if made.kept else ""
+    repaired = (
+        f", {made.repaired:,} in shards whose checksum was wrong and which were written again" if made.repaired else ""
+    )
+    out.print(
+        f"{made.images - len(made.bad):,} images packed{kept}{repaired}: {made.bytes / 1e9:.2f} GB in {made.folder}"
+    )
+
+
+def _verify(folder: Path, as_json: bool) -> int:
+    cache = Cache.open(folder)
+    if cache is None:
+        raise ValueError(f"there is no complete cache in {folder}: make it with `fastget data pack` without --verify")
+    with _progress("verifying", len(cache.records)) as advance:
+        wrong = verify(cache, advance)
+    if as_json:
+        _print_json({"folder": str(folder), "shards": len(cache.shards), "damaged": wrong})
+    else:
+        for name in wrong:
+            _out().print(f"{folder / name}: a checksum is wrong", soft_wrap=True)
+        _out().print(f"{len(cache.shards):,} shards, {len(wrong):,} damaged")
+    return 1 if wrong else 0
+
+
+# --- output --------------------------------------------------------------------------------------
+
+
+def _out() -> Console:
+    return Console(file=sys.stdout, soft_wrap=True)
+
+
+def _print_json(tree: object) -> None:
+    print(json.dumps(tree, indent=2, ensure_ascii=False))
+
+
+def _counts(images: ImageList) -> dict[str, object]:
+    counts = dict(zip(images.classes, images.counts().tolist(), strict=True))
+    return {"images": len(images), "root": str(images.root), "classes": counts}
+
+
+def _report_dict(name: str, lists: list[ImageList], report: Report, notes: list[str]) -> dict[str, object]:
+    return {
+        "name": name,
+        "domains": {images.name: len(images) for images in lists},
+        "checked": report.checked,
+        "remembered": report.remembered,
+        "bad": [dataclasses.asdict(problem) for problem in report.bad],
+        "warnings": [dataclasses.asdict(problem) for problem in report.warnings],
+        "notes": notes,
+    }
+
+
+@contextlib.contextmanager
+def _progress(words: str, total: int) -> Iterator[Callable[[int], object]]:
+    """A progress bar on standard error, and the function that moves it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(words, total=total)
+        yield lambda count: progress.advance(task, count)

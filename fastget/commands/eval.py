@@ -1,0 +1,167 @@
+"""`fastget eval`: a trained network's accuracy on any labelled domain."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fastget.commands.predict import add_checkpoint, open_predictor
+from fastget.common.text import and_more
+from fastget.config import DataConfig, make_config, parse_pairs
+from fastget.data.find import load_domains
+from fastget.data.lists import ImageList
+from fastget.evaluation.score import Evaluation, evaluate
+from fastget.loading.loader import Loader, Stream
+from fastget.loading.sampling import EvalSampler
+from fastget.runs.sinks.display import percent
+from fastget.serving.predictor import Predictor
+
+HELP = "accuracy of a trained network on a labelled domain, by default the run's own target"
+OPTIONS = {  # as in `fastget train`: option -> (field, help)
+    "--data": ("data.name", "data set: digits, folder, lists ..."),
+    "--root": ("data.root", "folder that the images lie in"),
+    "--source": ("data.source", "domain that tells the classes: a folder's name, or a list file"),
+    "--target": ("data.target", "domain to evaluate: a folder's name, or a list file"),
+    "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
+}
+OF_THE_NETWORK = ("resize", "crop")  # fields of the data section that the checkpoint fixes
+OF_THE_MACHINE = ("loader", "workers", "bad_images")  # those that do not depend on which images they are
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `fastget eval`."""
+    parser.description = (
+        "Accuracy, mean class accuracy and per-class accuracy of a run's network. Without options: on the run's own "
+        "target. Images are found as `fastget train` finds them, the classes being the source's; for a domain by "
+        "itself, give it as --source and as --target. Labels are used for these figures only."
+    )
+    add_checkpoint(parser)
+    for option, (field, text) in OPTIONS.items():
+        name = option.strip("-").replace("-", "_").upper()
+        parser.add_argument(option, dest=field, metavar=name, help=f"{text}; default: the run's own")
+    parser.add_argument(
+        "--set",
+        action="append",
+        nargs="+",
+        default=[],
+        metavar="data.field=value",
+        help="any field of the data section",
+    )
+    parser.add_argument("--domain", choices=["target", "source"], default="target", help="which of the two to evaluate")
+    parser.add_argument("--json", action="store_true", help="as JSON on standard output, not as a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0. ValueError is for wrong usage, and for a domain that does not fit the checkpoint."""
+    if args.batch_size < 1:
+        raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}")
+    settings = _settings(args)
+    predictor = open_predictor(args.checkpoint, args.device)
+    data = data_config(predictor, settings)
+    images = find_domain(data, args.domain)
+    check_domain(images, predictor)
+    evaluation = evaluate_domain(predictor, images, data, args.batch_size)
+    report = describe(predictor, images, evaluation)
+    if args.json:
+        print(json.dumps(report, indent=2))
+    else:
+        console = Console()
+        title = f"{report['domain']}, {report['images']:,} images, by {report['checkpoint']} (step {report['step']})"
+        console.print(title, highlight=False, markup=False, soft_wrap=True)
+        console.print(_table(report))
+    return 0
+
+
+def evaluate_domain(predictor: Predictor, images: ImageList, data: DataConfig, batch_size: int) -> Evaluation:
+    """The images through the run's own loader and evaluation."""
+    sampler = EvalSampler(len(images), batch_size, margin=data.resize - data.crop)
+    stream = Stream(images, sampler, data.resize, data.crop)
+    return evaluate(predictor.network, Loader(stream, predictor.device, data.loader, data.workers))
+
+
+# --- which images --------------------------------------------------------------------------------
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields that the command line gives, --set last."""
+    given = {field: value for field, _ in OPTIONS.values() if (value := getattr(args, field)) is not None}
+    return given | parse_pairs(args.set)
+
+
+def data_config(predictor: Predictor, settings: Mapping[str, Any]) -> DataConfig:
+    """The run's data section under the given settings. Of another data set, the run's places mean nothing."""
+    for key in settings:
+        section, _, name = key.partition(".")
+        if section != "data":
+            raise ValueError(f"eval takes settings of the data section, got {key}: the checkpoint fixes all others")
+        if name in OF_THE_NETWORK:
+            raise ValueError(f"{key} is fixed by the checkpoint, which was trained with it: leave it out")
+    stored = predictor.config["data"]
+    if settings.get("data.name", stored.get("name")) != stored.get("name"):
+        stored = {name: stored[name] for name in (*OF_THE_NETWORK, *OF_THE_MACHINE) if name in stored}
+    return make_config({f"data.{name}": value for name, value in stored.items()} | dict(settings)).data
+
+
+def find_domain(data: DataConfig, which: str) -> ImageList:
+    """The source's or the target's list."""
+    domains = load_domains(data)
+    return domains.source if which == "source" else domains.target
+
+
+def check_domain(images: ImageList, predictor: Predictor) -> None:
+    """An error unless the list is labelled with the checkpoint's classes."""
+    if images.classes != predictor.classes:
+        raise ValueError(
+            f"the classes of {images.name} are not those of {predictor.checkpoint}: "
+            f"{_difference(predictor.classes, images.classes)}. Give a --source with the classes that it was trained on"
+        )
+    if not images.labelled:
+        raise ValueError(f"{images.name} has no labels to compare with: use `fastget predict`, or a labelled domain")
+
+
+def _difference(expected: Sequence[str], found: Sequence[str]) -> str:
+    if set(expected) == set(found):
+        at = next(i for i, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1])
+        return f"they stand in another order (class {at}: expected {expected[at]!r}, found {found[at]!r})"
+    lacking = [name for name in expected if name not in found]
+    new = [name for name in found if name not in expected]
+    words = [f"expected {len(expected)} classes, found {len(found)}"]
+    words += [f"lacking {and_more(lacking)}"] if lacking else []
+    words += [f"unknown {and_more(new)}"] if new else []
+    return ", ".join(words)
+
+
+# --- the figures ---------------------------------------------------------------------------------
+
+
+def describe(predictor: Predictor, images: ImageList, evaluation: Evaluation) -> dict[str, Any]:
+    """The content of --json."""
+    counts = np.bincount(images.labels, minlength=len(images.classes)).tolist()
+    return {
+        "checkpoint": str(predictor.checkpoint),
+        "step": predictor.step,
+        "domain": images.name,
+        "images": len(images),
+        **evaluation.metrics(),
+        "label_free": evaluation.label_free,
+        "per_class_accuracy": dict(zip(images.classes, evaluation.per_class, strict=True)),
+        "per_class_images": dict(zip(images.classes, counts, strict=True)),
+    }
+
+
+def _table(report: Mapping[str, Any]) -> Table:
+    table = Table(show_footer=True)
+    table.add_column("class", footer="accuracy\nmean class accuracy")
+    table.add_column("images", justify="right", footer=f"{report['images']:,}")
+    total = f"{percent(report['accuracy'])}\n{percent(report['mean_class_accuracy'])}"
+    table.add_column("accuracy", justify="right", footer=total)
+    for name, accuracy in report["per_class_accuracy"].items():
+        table.add_row(escape(name), f"{report['per_class_images'][name]:,}", percent(accuracy))
+    return table

@@ -1,0 +1,183 @@
+"""`fastget predict`: the classes of image files, folders and lists, as CSV."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fastget.common.device import choose_device
+from fastget.data.lists import IMAGE_SUFFIXES, read_list
+from fastget.serving.predictor import BATCH, Predictor, Row, load_predictor
+
+HELP = "classify images with a trained network: files, folders or lists, to CSV"
+TOP_K = 3  # unless told, and unless there are fewer classes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `fastget predict`."""
+    parser.description = (
+        "Classify images with a run's network. The CSV has a line an image: path, label, confidence, then the top k "
+        "classes with their probabilities, and an error for a file that cannot be read. "
+        "Exit code 1 if any image has an error, 2 for bad input."
+    )
+    add_checkpoint(parser)
+    parser.add_argument(
+        "images", nargs="+", metavar="IMAGES",
+        help="image files, folders (searched through), or lists (.txt, lines of `path` or `path label`)",
+    )  # fmt: skip
+    parser.add_argument("--root", type=Path, help="folder that the paths in lists start from (default: the list's own)")
+    parser.add_argument("--top-k", type=int, metavar="K", help=f"how many classes to name (default: {TOP_K})")
+    parser.add_argument("--out", type=Path, metavar="FILE.csv", help="write the CSV here (default: standard output)")
+    parser.add_argument("--workers", type=int, default=0, help="decoding threads; 0: one per core (default)")
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """The arguments that `predict` and `eval` share."""
+    parser.add_argument(
+        "--checkpoint", required=True, type=Path, metavar="RUN",
+        help="a run's folder (its final checkpoint is used, else the newest intact one), or a checkpoint file",
+    )  # fmt: skip
+    parser.add_argument("--batch-size", type=int, default=BATCH, help=f"images at a time (default: {BATCH})")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 ..., or auto (default)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0, or 1 if an image could not be classified. ValueError is for wrong usage."""
+    for name in ("batch_size", "workers"):
+        if getattr(args, name) < (least := 1 if name == "batch_size" else 0):
+            raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {getattr(args, name)}")
+    predictor = open_predictor(args.checkpoint, args.device)
+    top_k = min(TOP_K, len(predictor.classes)) if args.top_k is None else args.top_k
+    files = find_images(args.images, args.root)
+    rows = predictor.predict(files, args.batch_size, top_k=top_k, workers=args.workers)
+    console = Console(stderr=True)
+    try:
+        with _output(args.out) as stream:
+            bad = _write(stream, _progress(rows, len(files), console, stream.isatty()), top_k)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    _tell(console, predictor, len(files), bad, args.out)
+    return 1 if bad else 0
+
+
+def open_predictor(checkpoint: Path, device: str) -> Predictor:
+    """The predictor of --checkpoint on --device; what is said of the checkpoint goes to standard error."""
+
+    def warn(text: str) -> None:
+        Console(stderr=True).print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+    return load_predictor(checkpoint, choose_device(device), report=warn)
+
+
+# --- which images --------------------------------------------------------------------------------
+
+
+def find_images(places: Iterable[str], root: Path | None = None) -> list[str]:
+    """The files that the command line names, in its order; a folder's are sorted. A missing file is kept as it is."""
+    files: list[str] = []
+    for place in places:
+        path = Path(place)
+        if path.is_dir():
+            files += _in_folder(path)
+        elif path.suffix.lower() == ".txt":
+            if not path.is_file():
+                raise ValueError(f"no list file {path}: a name ending in .txt is a list with lines of `path [label]`")
+            base = path.parent if root is None else root
+            paths, _ = read_list(path, base, unlabelled=True)
+            files += [os.path.join(base, file) for file in paths]
+        else:
+            files.append(place)
+    return files
+
+
+def _in_folder(folder: Path) -> list[str]:
+    found: list[str] = []
+    seen: set[str] = set()  # links may lead in a circle
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(parent)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        images = (n for n in sorted(names) if n.lower().endswith(IMAGE_SUFFIXES) and not n.startswith("."))
+        found += [os.path.join(parent, name) for name in images]
+    if not found:
+        raise ValueError(f"{folder} holds no image (looked for {', '.join(IMAGE_SUFFIXES)} in it and below)")
+    return found
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def header(top_k: int) -> list[str]:
+    """path, label, confidence, top1, top1_probability, ..., error."""
+    tops = [name for k in range(1, top_k + 1) for name in (f"top{k}", f"top{k}_probability")]
+    return ["path", "label", "confidence", *tops, "error"]
+
+
+def _write(stream: TextIO, rows: Iterable[Row], top_k: int) -> int:
+    """How many rows have an error."""
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(header(top_k))
+    bad = 0
+    for row in rows:
+        tops = [cell for name, share in row.top for cell in (name, f"{share:.6f}")] or [""] * (2 * top_k)
+        sure = "" if row.confidence is None else f"{row.confidence:.6f}"
+        writer.writerow([row.path, row.label, sure, *tops, row.error])
+        bad += bool(row.error)
+    return bad
+
+
+@contextlib.contextmanager
+def _output(out: Path | None) -> Iterator[TextIO]:
+    """Standard output; or a file that has its name only once it is whole. Names that are not UTF-8 pass through."""
+    if out is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    making = out.with_name(f".{out.name}.part")
+    try:
+        stream = making.open("w", encoding="utf-8", errors="surrogateescape", newline="")
+    except OSError as error:
+        raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
+    try:
+        with stream:
+            yield stream
+        os.replace(making, out)
+    except OSError as error:
+        raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
+    finally:
+        making.unlink(missing_ok=True)
+
+
+def _progress(rows: Iterator[Row], total: int, console: Console, shown: bool) -> Iterator[Row]:
+    """The rows, counted on standard error where that is a terminal, unless the rows themselves are shown there."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    hidden = not console.is_terminal or shown
+    with Progress(*columns, console=console, disable=hidden, transient=True, redirect_stdout=False) as progress:
+        task = progress.add_task("predict", total=total)
+        for row in rows:
+            yield row
+            progress.advance(task)
+
+
+def _tell(console: Console, predictor: Predictor, total: int, bad: int, out: Path | None) -> None:
+    where = f", written to {out}" if out else ""
+    text = f"{total:,} images classified by {predictor.checkpoint}{where}"
+    if bad:
+        text = f"{bad:,} of {total:,} images could not be classified: see the error column{where}"
+    console.print(("[yellow]warning:[/] " if bad else "") + escape(text), highlight=False, soft_wrap=True)

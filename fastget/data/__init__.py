@@ -1,0 +1,1 @@
+"""Which images there are: lists, data sets, protocols, the check, the packed cache."""

@@ -1,0 +1,1 @@
+"""The check of image files, and what it remembers."""

@@ -1,0 +1,178 @@
+"""The check of a data set: every file that cannot be trained on is named, with the reason.
+
+`quick` looks at the first and last bytes of each file (what `train` does before it starts); `full` decodes every file,
+which alone finds damage in mid-stream. Both run in parallel, and remember their results by (path, size, mtime), so
+that an unchanged file is looked at once: `train` knows what a full check has found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastget.data.check.known import FULL, QUICK, Known
+from fastget.data.decode import Problem, look
+from fastget.data.lists import ImageList
+
+CHUNK = 256  # files that a thread takes at a time
+Advance = Callable[[int], object]  # told how many more files are done
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found."""
+
+    checked: int
+    remembered: int  # of those, how many were known from an earlier check
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def bad(self) -> list[Problem]:
+        return [problem for problem in self.problems if problem.bad]
+
+    @property
+    def warnings(self) -> list[Problem]:
+        return [problem for problem in self.problems if not problem.bad]
+
+
+def check(files: Sequence[str], *, full: bool, workers: int = 0, advance: Advance | None = None) -> Report:
+    """Looks at every file once, however often it is listed. The problems come in the files' order."""
+    files = list(dict.fromkeys(files))
+    workers = workers or os.cpu_count() or 1
+    known = Known.load()
+    level = FULL if full else QUICK
+    stats = np.zeros((len(files), 2), dtype=np.int64)  # size and mtime; -1 where there is no such file
+    found: dict[int, Problem] = {}
+
+    def stat(start: int) -> None:
+        for i, file in enumerate(files[start : start + CHUNK], start):
+            stats[i] = _size_and_time(file)
+
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(stat, range(0, len(files), CHUNK)):
+            continue  # waits, and raises what it raised
+    remembered = known.look_up(files, stats, level, found)
+    todo = np.flatnonzero(~remembered)
+    if advance:
+        advance(int(remembered.sum()))
+    for i, problem in _look(files, todo, workers):
+        if problem:
+            found[i] = problem
+        if advance and (not full or (problem and problem.bad)):
+            advance(1)
+    if full:
+        whole = np.array([i for i in todo.tolist() if i not in found or not found[i].bad], dtype=np.int64)
+        for i, problem in _decode(files, whole, workers):
+            if problem:
+                found[i] = problem
+            if advance:
+                advance(1)
+    known.add(files, stats, todo[stats[todo, 0] > 0], level, found)
+    known.save()
+    return Report(len(files), int(remembered.sum()), [found[i] for i in sorted(found)])
+
+
+def check_lists(lists: Sequence[ImageList], *, full: bool, workers: int = 0, advance: Advance | None = None) -> Report:
+    """The check of all images of some lists."""
+    files = [file for images in lists for file in images.files()]
+    return check(files, full=full, workers=workers, advance=advance)
+
+
+def _size_and_time(file: str) -> tuple[int, int]:
+    try:
+        info = os.stat(file)
+    except OSError:
+        return -1, -1
+    return info.st_size, info.st_mtime_ns
+
+
+def _look(files: Sequence[str], todo: NDArray[np.int64], workers: int) -> Iterator[tuple[int, Problem | None]]:
+    """In threads: it is mostly waiting for the disk."""
+
+    def some(part: NDArray[np.int64]) -> list[tuple[int, Problem | None]]:
+        return [(i, look(files[i])) for i in part.tolist()]
+
+    parts = [todo[start : start + CHUNK] for start in range(0, len(todo), CHUNK)]
+    with ThreadPoolExecutor(2 * workers) as pool:
+        for results in pool.map(some, parts):
+            yield from results
+
+
+def _decode(files: Sequence[str], todo: NDArray[np.int64], workers: int) -> Iterator[tuple[int, Problem | None]]:
+    """In processes, one for each worker, as many as are worth their start."""
+    if not len(todo):
+        return
+    workers = max(1, min(workers, len(todo) // 100))
+    idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+    everyone = [_Worker() for _ in range(workers)]
+    for worker in everyone:
+        idle.put(worker)
+
+    def one(i: int) -> tuple[int, Problem | None]:
+        worker = idle.get()
+        try:
+            return i, worker.inspect(files[i])
+        finally:
+            idle.put(worker)
+
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            order = iter(todo.tolist())
+            while part := list(islice(order, CHUNK * workers)):
+                yield from pool.map(one, part)
+    finally:
+        for worker in everyone:
+            worker.close()
+
+
+class _Worker:
+    """A `check_worker` process, started again if a file makes it crash."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        here = str(Path(__file__).parents[3])  # so that it imports this fastget, wherever it is started from
+        paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fastget.data.check.worker"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def inspect(self, file: str) -> Problem | None:
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            self._process.stdin.write(json.dumps(file) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            code = self._process.wait()
+            self._start()
+            return Problem(file, "corrupt", f"makes the decoder crash (exit code {code})")
+        said = json.loads(answer)
+        return Problem(file, *said) if said else None
+
+    def close(self) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()

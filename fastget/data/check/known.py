@@ -1,0 +1,120 @@
+"""What earlier checks found, by (path, size, mtime): columns of numbers, since a data set may have 600,000 files.
+
+A row says how a file was checked (`QUICK` or `FULL`); the few files with a problem have its words beside it. The file
+lies in the user's cache directory and may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+from numpy.typing import NDArray
+
+from fastget.data.decode import Problem
+
+QUICK, FULL = 1, 2
+VERSION = "check-1"  # another file whenever the meaning of a result changes
+ROW = np.dtype([("path", "u8"), ("size", "i8"), ("mtime", "i8"), ("level", "u1")])
+
+
+class Known:
+    """The remembered results."""
+
+    def __init__(self, rows: NDArray[np.void], words: dict[str, list[str]]) -> None:
+        self._rows, self._words = rows, words  # rows sorted by path; words: hash of the path -> [kind, reason]
+
+    @staticmethod
+    def file() -> Path:
+        return Path(platformdirs.user_cache_dir("fastget")) / f"{VERSION}.npz"
+
+    @classmethod
+    def load(cls) -> Known:
+        """What is remembered; nothing if there is no such file, or it is damaged."""
+        try:
+            with np.load(cls.file()) as saved:
+                rows, words = saved["rows"], json.loads(bytes(saved["words"]))
+            if rows.dtype == ROW and isinstance(words, dict):
+                return cls(rows, words)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return cls(np.empty(0, ROW), {})
+        return cls(np.empty(0, ROW), {})
+
+    def look_up(
+        self, files: Sequence[str], stats: NDArray[np.int64], level: int, found: dict[int, Problem]
+    ) -> NDArray[np.bool_]:
+        """(N,) which files are known, unchanged and checked at this level or above; their problems go to `found`."""
+        if not len(self._rows):
+            return np.zeros(len(files), dtype=bool)
+        keys = _keys(files)
+        at = np.minimum(np.searchsorted(self._rows["path"], keys), len(self._rows) - 1)
+        rows = self._rows[at]
+        same = (rows["path"] == keys) & (rows["size"] == stats[:, 0]) & (rows["mtime"] == stats[:, 1])
+        known = same & (rows["level"] >= level)
+        # A problem that a quick look found is one for a full check too.
+        words = np.fromiter(map(int, self._words), dtype=np.uint64, count=len(self._words))
+        for i in np.flatnonzero(same & np.isin(keys, words)).tolist():
+            kind, reason = self._words[str(keys[i])]
+            problem = Problem(files[i], kind, reason)
+            if known[i] or problem.bad:
+                found[i] = problem
+                known[i] = True
+        return np.asarray(known, dtype=bool)
+
+    def add(
+        self,
+        files: Sequence[str],
+        stats: NDArray[np.int64],
+        index: NDArray[np.int64],
+        level: int,
+        found: dict[int, Problem],
+    ) -> None:
+        """Remember the results of the files at `index`. What depends on more than the content is not remembered."""
+        index = np.array([i for i in index.tolist() if i not in found or _lasting(found[i])], dtype=np.int64)
+        if not len(index):
+            return
+        keys = _keys([files[i] for i in index])
+        new = np.empty(len(index), ROW)
+        new["path"], new["size"], new["mtime"], new["level"] = keys, stats[index, 0], stats[index, 1], level
+        old = self._rows[~np.isin(self._rows["path"], keys)]
+        self._rows = np.sort(np.concatenate([old, new]), order="path")
+        self._words = {key: words for key, words in self._words.items() if np.uint64(key) not in keys}
+        for i, key in zip(index.tolist(), keys.tolist(), strict=True):
+            if i in found:
+                self._words[str(key)] = [found[i].kind, found[i].reason]
+
+    def save(self) -> None:
+        """Whole or not at all; a cache directory that cannot be written costs time only, so that is no error."""
+        target = self.file()
+        words = np.frombuffer(json.dumps(self._words).encode(), dtype=np.uint8)
+        part = None
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, part = tempfile.mkstemp(prefix=f".{VERSION}-", suffix=".npz", dir=target.parent)
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, rows=self._rows, words=words)
+            os.replace(part, target)
+        except OSError:
+            if part and os.path.exists(part):
+                os.unlink(part)
+
+
+def _lasting(problem: Problem) -> bool:
+    return problem.kind not in ("no permission", "unreadable", "directory", "not a file")
+
+
+def _keys(files: Sequence[str]) -> NDArray[np.uint64]:
+    here = os.path.join(os.getcwd(), "")
+
+    def key(file: str) -> int:
+        path = os.fsencode(file if file.startswith("/") else here + file)
+        return int.from_bytes(hashlib.blake2b(path, digest_size=8).digest(), "little")
+
+    return np.fromiter(map(key, files), dtype=np.uint64, count=len(files))

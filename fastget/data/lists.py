@@ -1,0 +1,257 @@
+"""Lists of images: read from list files (`path label` lines) and from folders of class folders."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastget.common.text import and_more
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
+UNLABELLED = -1
+MAX_CLASSES = 100_000  # a label beyond this is a mistake, not a class
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """Images of one domain: where they lie and what they show."""
+
+    name: str  # the domain, for people
+    root: Path
+    paths: Sequence[str]  # relative to root, or absolute
+    labels: NDArray[np.int64]  # UNLABELLED where no label is known
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def file(self, index: int) -> str:
+        """The path to open."""
+        return os.path.join(self.root, self.paths[index])
+
+    def files(self) -> list[str]:
+        """All paths to open; much faster than one by one."""
+        if os.sep != "/":
+            return [self.file(i) for i in range(len(self))]
+        base = os.path.join(self.root, "")
+        return [path if path.startswith("/") else base + path for path in self.paths]
+
+    @property
+    def labelled(self) -> bool:
+        return bool((self.labels != UNLABELLED).all())
+
+    def keep(self, mask: NDArray[np.bool_]) -> ImageList:
+        """The images where `mask` is true."""
+        return self.take(np.flatnonzero(mask))
+
+    def take(self, index: NDArray[np.int64]) -> ImageList:
+        """The images at these places, in this order."""
+        paths = [self.paths[i] for i in index.tolist()]
+        return ImageList(self.name, self.root, paths, self.labels[index], self.classes)
+
+    def counts(self) -> NDArray[np.int64]:
+        """(C,) labelled images of each class."""
+        return np.bincount(self.labels[self.labels != UNLABELLED], minlength=len(self.classes))
+
+
+# --- list files ----------------------------------------------------------------------------------
+
+
+def read_list(
+    file: str | Path, root: str | Path, *, unlabelled: bool = False, num_classes: int | None = None
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Paths and labels of a list file. With `unlabelled`, a list whose lines hold a path alone is taken too.
+
+    Paths are relative to `root`, or absolute. Raises ValueError with file and line for a label that isn't a class
+    number or lies beyond `num_classes`, a path that leaves the root, and a path given twice with two labels.
+    """
+    file = Path(file)
+    most = MAX_CLASSES if num_classes is None else num_classes
+    paths: list[str] = []
+    labels = array("q")
+    for number, line in _lines(file):
+        path, label = _split_line(line, file, number, unlabelled)
+        if label >= most:
+            raise ValueError(_out_of_range(file, number, label, most))
+        paths.append(_inside(path, root, file, number))
+        labels.append(label)
+    if not paths:
+        raise ValueError(f"{file} holds no image: expected lines of `path label`")
+    found = np.array(labels, dtype=np.int64)
+    if len(np.unique(found == UNLABELLED)) == 2:
+        raise ValueError(f"{file}: some lines have a label and some have none; give all of them one, or none")
+    _refuse_two_labels(file, paths, found)
+    return paths, found
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """(number, text) of each line that is not blank; Windows line ends and a byte order mark are taken off."""
+    try:
+        with file.open(encoding="utf-8-sig") as text:
+            for number, line in enumerate(text, 1):
+                if line := line.strip(" \t\r\n"):
+                    yield number, line
+    except OSError as error:
+        raise ValueError(
+            f"cannot read the list file {file}: {error.strerror}; give its path by --source or --target"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 text ({error}): a list file has lines of `path label`") from error
+
+
+def _split_line(line: str, file: Path, number: int, unlabelled: bool) -> tuple[str, int]:
+    path, _, label = line.replace("\t", " ").rpartition(" ")
+    if label.isascii() and label.isdigit() and path:
+        return path.rstrip(), int(label)
+    if unlabelled and (not path or line.lower().endswith(IMAGE_SUFFIXES)):
+        return line, UNLABELLED
+    where = f"{file}, line {number}"
+    if not path:
+        raise ValueError(f"{where}: expected `path label`, got {line!r}: the label is missing")
+    if re.fullmatch(r"-[0-9]+", label):
+        raise ValueError(f"{where}: the label must be 0 or more, got {label}")
+    raise ValueError(
+        f"{where}: the label must be a whole number, got {label!r}: a line is `path label`, classes count from 0"
+    )
+
+
+def _inside(path: str, root: str | Path, file: Path, number: int) -> str:
+    """The path, normalised; an error if it climbs out of the root."""
+    if os.sep == "\\":
+        path = path.replace("\\", "/")
+    if os.path.isabs(path):
+        return path
+    if ".." not in path and "./" not in path and "//" not in path:
+        return path
+    clean = posixpath.normpath(path)
+    if clean == ".." or clean.startswith("../"):
+        raise ValueError(
+            f"{file}, line {number}: {path} leaves the root folder {root}; "
+            "give an absolute path, or a --root that holds it"
+        )
+    return clean
+
+
+def _refuse_two_labels(file: Path, paths: Sequence[str], labels: NDArray[np.int64]) -> None:
+    """An error for a path that has one label on one line and another on another."""
+    hashes = np.fromiter(map(hash, paths), dtype=np.int64, count=len(paths))
+    hashes.sort()  # a set of 600,000 paths would weigh 60 MB
+    if (hashes[1:] != hashes[:-1]).all():
+        return
+    first: dict[str, int] = {}
+    for i, path in enumerate(paths):
+        before = first.setdefault(path, i)
+        if labels[before] != labels[i]:
+            line, line_before = line_of(file, i), line_of(file, before)
+            raise ValueError(
+                f"{file}, line {line}: {path} has label {labels[i]} here and {labels[before]} on line {line_before}: "
+                "keep one of the lines"
+            )
+
+
+def line_of(file: Path, entry: int) -> int:
+    """The line that the entry (counted from 0) of a list file stands on."""
+    return next(number for i, (number, _) in enumerate(_lines(file)) if i == entry)
+
+
+def _out_of_range(file: Path, number: int, label: int, num_classes: int) -> str:
+    return (
+        f"{file}, line {number}: class {label} is out of range: expected classes 0 to {num_classes - 1:,}; "
+        "remove the line, or correct its label"
+    )
+
+
+def domains_from_lists(source: str | Path, target: str | Path, root: str | Path) -> tuple[ImageList, ImageList]:
+    """Source and target from two list files. Class names are the folders of the source's images where they tell."""
+    source_paths, source_labels = read_list(source, root)
+    target_paths, target_labels = read_list(target, root, unlabelled=True)
+    num_classes = int(source_labels.max()) + 1
+    refuse_new_classes(Path(target), target_labels, num_classes)
+    classes = class_names(source_paths, source_labels, num_classes)
+    return (
+        ImageList(Path(source).stem, Path(root), source_paths, source_labels, classes),
+        ImageList(Path(target).stem, Path(root), target_paths, target_labels, classes),
+    )
+
+
+def refuse_new_classes(file: Path, labels: NDArray[np.int64], num_classes: int) -> None:
+    """An error for a target's class that the source lacks, with file and line."""
+    over = np.flatnonzero(labels >= num_classes)
+    if len(over):
+        raise ValueError(
+            f"{file}, line {line_of(file, int(over[0]))}: class {labels[over[0]]} is out of range: the source has "
+            f"classes 0 to {num_classes - 1}, and {len(over):,} of the target's images lie beyond. "
+            "Remove them, or add the class to the source"
+        )
+
+
+def class_names(paths: Sequence[str], labels: NDArray[np.int64], num_classes: int) -> tuple[str, ...]:
+    """The parent folder of each class's images, if each class has one of its own; else the numbers."""
+    folders: dict[int, set[str]] = {}
+    for path, label in zip(paths, labels.tolist(), strict=True):
+        parts = path.rsplit("/", 2)
+        folders.setdefault(label, set()).add(parts[-2] if len(parts) > 1 else "")
+    names = [next(iter(folders[c])) if len(folders.get(c, ())) == 1 else "" for c in range(num_classes)]
+    told = [name for name in names if name]
+    if len(set(told)) != len(told):
+        return tuple(str(c) for c in range(num_classes))
+    return tuple(name or str(c) for c, name in enumerate(names))
+
+
+# --- folders -------------------------------------------------------------------------------------
+
+
+def domains_from_folders(root: str | Path, source: str, target: str) -> tuple[ImageList, ImageList]:
+    """Source and target from ROOT/DOMAIN/CLASS/image. The classes are the source's class folders, sorted.
+    A target folder that holds images and no class folders is an unlabelled target."""
+    root = Path(root)
+    classes = class_folders(root, source)
+    if not classes:
+        raise ValueError(f"{root / source} holds no class folders: expected {root / source}/CLASS/image.jpg")
+    return read_folder(root, source, classes), read_folder(root, target, classes)
+
+
+def class_folders(root: Path, domain: str) -> list[str]:
+    """The names of the folders in a domain's folder, sorted."""
+    folder = root / domain
+    if not folder.is_dir():
+        there = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else None
+        found = (
+            f"{root} holds {and_more(there)}"
+            if there
+            else f"{root} " + ("is empty" if root.is_dir() else "does not exist")
+        )
+        raise ValueError(f"no domain folder {folder}: {found}; a domain's images lie in ROOT/DOMAIN/CLASS/")
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def read_folder(root: Path, domain: str, classes: Sequence[str]) -> ImageList:
+    """The images of ROOT/DOMAIN/CLASS/, or of ROOT/DOMAIN/ without labels if it has no folders."""
+    found = class_folders(root, domain)
+    unknown = [name for name in found if name not in classes]
+    if unknown:
+        raise ValueError(
+            f"{root / domain} has class folders that the source lacks: {and_more(unknown)}. "
+            "The target's classes must be among the source's"
+        )
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in [(classes.index(name), name) for name in found] or [(UNLABELLED, "")]:
+        images = sorted(_images(root / domain / name))
+        paths += [posixpath.join(domain, name, image) for image in images]
+        labels += [label] * len(images)
+    if not paths:
+        raise ValueError(f"{root / domain} holds no image (looked for {', '.join(IMAGE_SUFFIXES)} in class folders)")
+    return ImageList(domain, root, paths, np.asarray(labels, dtype=np.int64), tuple(classes))
+
+
+def _images(folder: Path) -> Iterable[str]:
+    return (p.name for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith("."))

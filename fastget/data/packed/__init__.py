@@ -1,0 +1,1 @@
+"""Images resized once, in large files."""

@@ -1,0 +1,146 @@
+"""Which images of a data set a run uses: pure functions from lists to lists.
+
+`uda` takes the target as it is; `pda` keeps the first k classes in sorted order; `ssda` splits the target into a few
+labelled shots a class and the unlabelled rest; `imbalance` thins the first half of the classes, on top of any.
+
+A draw depends on the seed and on each path alone, never on the order of the list: the images of a class are ranked by
+a hash of (seed, purpose, path) and the first ones are taken. So a list that is sorted another way, or that lacks some
+files, gives the same split up to those files, and a recorded seed rebuilds a split to the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastget.data.lists import UNLABELLED, ImageList
+
+Setting = Literal["uda", "pda", "ssda"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The lists of a run, and how they came about."""
+
+    source: ImageList
+    target: ImageList  # what the method adapts to, and what is evaluated; SSDA: the unlabelled part
+    labelled_target: ImageList | None  # SSDA's shots
+    record: dict[str, Any] = field(default_factory=dict)  # for the run folder
+
+
+def apply(
+    source: ImageList,
+    target: ImageList,
+    *,
+    setting: Setting = "uda",
+    classes: int | None = None,  # PDA: how many of the target's classes are kept; none: half of them
+    shots: int = 3,  # SSDA: labelled images a class
+    published: tuple[ImageList, ImageList] | None = None,  # SSDA: the labelled and unlabelled list, where given
+    imbalanced: bool = False,
+    keep: float = 0.3,
+    seed: int = 0,
+) -> Split:
+    """The lists that a setting makes of a data set's two domains, with a record that rebuilds them."""
+    record: dict[str, Any] = {"setting": setting}
+    labelled = None
+    if setting == "pda":
+        count = classes or max(1, len(source.classes) // 2)
+        target = pda(target, count)
+        record["pda_classes"] = list(target.classes[:count])
+    elif setting == "ssda":
+        labelled, target = published or ssda(target, shots, seed)
+        record |= {"shots": shots, "split": "published lists" if published else f"drawn with seed {seed}"}
+    if imbalanced:
+        target = imbalance(target, keep, seed)
+        record |= {"imbalanced_keep": keep, "split_seed": seed}
+    lists = {"source": source, "target": target} | ({"labelled_target": labelled} if labelled else {})
+    record["lists"] = {role: describe(images) for role, images in lists.items()}
+    return Split(source, target, labelled, record)
+
+
+def pda(target: ImageList, count: int) -> ImageList:
+    """Partial: the images of the first `count` classes. Class numbers follow the sorted class names."""
+    _need_labels(target, "pda")
+    if not 1 <= count <= len(target.classes):
+        raise ValueError(f"data.pda_classes must be 1 to {len(target.classes)}, the number of classes, got {count}")
+    return _not_empty(target.keep(target.labels < count), target, f"the first {count} classes")
+
+
+def ssda(target: ImageList, shots: int, seed: int) -> tuple[ImageList, ImageList]:
+    """Semi-supervised: `shots` images of each class with their labels, and all the others."""
+    _need_labels(target, "ssda")
+    counts = target.counts()
+    poor = [f"{target.classes[c]} ({counts[c]})" for c in np.flatnonzero((counts > 0) & (counts <= shots))]
+    if poor:
+        raise ValueError(
+            f"data.shots={shots} leaves no unlabelled image of {', '.join(poor[:5])} in {target.name}: "
+            "every class needs more images than shots"
+        )
+    drawn = _rank_in_class(target, f"{seed}:ssda:{shots}") < shots
+    return target.keep(drawn), target.keep(~drawn)
+
+
+def imbalance(target: ImageList, keep: float, seed: int) -> ImageList:
+    """Imbalanced: of the first floor(C / 2) of the C classes that the target has, `keep` of the images (at least one).
+
+    C counts the classes that are there: under PDA the first half of all classes may be every class that is left.
+    """
+    _need_labels(target, "imbalanced")
+    counts = target.counts()
+    there = np.flatnonzero(counts)
+    quota = counts.copy()
+    thin = there[: len(there) // 2]
+    quota[thin] = np.maximum(1, np.floor(counts[thin] * keep + 0.5).astype(np.int64))
+    return target.keep(_rank_in_class(target, f"{seed}:imbalanced") < quota[target.labels])
+
+
+def describe(images: ImageList) -> dict[str, Any]:
+    """A list in the run's record: its name, size, and a digest that tells whether a rebuilt list is the same."""
+    digest = hashlib.sha256()
+    for path, label in zip(images.paths, images.labels.tolist(), strict=True):
+        digest.update(f"{path} {label}\n".encode("utf-8", "surrogateescape"))
+    return {"name": images.name, "images": len(images), "sha256": digest.hexdigest()}
+
+
+def write_list(images: ImageList, file: str | Path) -> None:
+    """As `path label` lines, which `--data lists` reads again."""
+    lines = (
+        path if label == UNLABELLED else f"{path} {label}"
+        for path, label in zip(images.paths, images.labels.tolist(), strict=True)
+    )
+    Path(file).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _rank_in_class(images: ImageList, purpose: str) -> NDArray[np.int64]:
+    """(N,) each image's place, from 0, among its class, by a hash of its path."""
+    keys = np.fromiter((_key(purpose, path) for path in images.paths), dtype=np.uint64, count=len(images))
+    order = np.lexsort((keys, images.labels))
+    labels = images.labels[order]
+    starts = np.searchsorted(labels, labels)  # where each one's class begins
+    rank = np.empty(len(images), dtype=np.int64)
+    rank[order] = np.arange(len(images)) - starts
+    return rank
+
+
+def _key(purpose: str, path: str) -> int:
+    text = f"{purpose}:{path}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def _need_labels(target: ImageList, setting: str) -> None:
+    if not target.labelled:
+        raise ValueError(
+            f"the {setting} protocol splits the target {target.name} by class, but its list has no labels: "
+            "give a labelled list or class folders, or use --setting uda without data.imbalanced"
+        )
+
+
+def _not_empty(images: ImageList, of: ImageList, what: str) -> ImageList:
+    if not len(images):
+        raise ValueError(f"{of.name} has no image of {what}")
+    return images

@@ -1,0 +1,116 @@
+"""Predictions for a whole list, and what they are worth.
+
+Accuracy needs the target's labels: it is for reporting, never for selecting. The criteria of `selection` need none.
+Under several ranks each infers its share, and no image is counted twice.
+
+Shapes: N images, n of them on this rank, D feature width, C classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastget.common.ranks import Ranks
+from fastget.data.lists import UNLABELLED
+from fastget.evaluation.selection import SAMPLE, criteria, entropy
+from fastget.loading.loader import Loader
+from fastget.networks.network import Network
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Predictions for every image of a list, in its order, and the metrics, each with one meaning."""
+
+    index: NDArray[np.int64]  # (N,) into the list: all of it, but for files that could not be read any more
+    predictions: NDArray[np.int64]  # (N,)
+    confidence: NDArray[np.float32]  # (N,)
+    accuracy: float | None  # over images; None without labels
+    mean_class_accuracy: float | None  # the mean over the classes that the list holds
+    per_class: list[float | None]  # (C,) None for a class without images
+    label_free: dict[str, float | None] = field(default_factory=dict)
+
+    def metrics(self) -> dict[str, Any]:
+        return {"accuracy": self.accuracy, "mean_class_accuracy": self.mean_class_accuracy}
+
+
+class Inferred(NamedTuple):
+    """What a network says of images."""
+
+    features: list[Tensor]  # chunks of (n, D), if kept
+    logits: Tensor  # (n, C)
+    labels: Tensor  # (n,)
+    place: NDArray[np.int64]  # (n,) into the list
+
+
+@torch.no_grad()
+def infer(network: Network, loader: Loader, *, keep_features: bool = False) -> Inferred:
+    """This rank's share of the loader's list, in evaluation mode."""
+    training = network.training
+    network.eval()
+    device = network.classifier.weight.device
+    features: list[Tensor] = []
+    logits = [torch.empty(0, network.classifier.out_features, device=device)]  # there may be fewer images than ranks
+    labels = [torch.empty(0, dtype=torch.int64, device=device)]
+    index = [np.empty(0, dtype=np.int64)]
+    for batch in loader.batches():
+        f, z = network(batch.images)
+        if keep_features:
+            features.append(f.float())
+        logits.append(z.float())
+        labels.append(batch.labels)
+        index.append(batch.index)
+    network.train(training)
+    return Inferred(features, torch.cat(logits), torch.cat(labels), np.concatenate(index))
+
+
+def evaluate(network: Network, loader: Loader, ranks: Ranks | None = None) -> Evaluation:
+    """Predict every image of the loader's list, and score the predictions."""
+    return assess(infer(network, loader), ranks or Ranks())
+
+
+def assess(share: Inferred, ranks: Ranks) -> Evaluation:
+    """The evaluation from every rank's share."""
+    P = share.logits.softmax(1)
+    confidence, predictions = P.max(1)
+    every = max(1, -(-len(P) * ranks.world // SAMPLE))
+    place = torch.from_numpy(share.place)
+    mine = [place, predictions, confidence, share.labels, entropy(P).sum(), P.sum(0), P[::every]]
+    shares = list(zip(*ranks.gather([part.cpu() for part in mine]), strict=True))
+    i, p, c, y = (torch.cat(part) for part in shares[:4])
+    if not len(p):
+        raise RuntimeError("none of the target's images can be read any more: run `fastget data check`")
+    label_free = criteria(float(sum(shares[4])) / len(p), sum(shares[5]) / len(p), torch.cat(shares[6]))
+    return score(i, p, c, y, P.shape[1], label_free)
+
+
+def score(
+    index: Tensor,  # (N,)
+    predictions: Tensor,  # (N,)
+    confidence: Tensor,  # (N,)
+    labels: Tensor,  # (N,)
+    num_classes: int,
+    label_free: dict[str, float | None] | None = None,
+) -> Evaluation:
+    """Accuracy over images, and over classes, where the labels are known."""
+    i, p, c, free = index.numpy(), predictions.numpy(), confidence.numpy(), label_free or {}
+    if bool((labels == UNLABELLED).any()):
+        return Evaluation(i, p, c, None, None, [None] * num_classes, free)
+    right = torch.bincount(labels[predictions == labels], minlength=num_classes).double()
+    total = torch.bincount(labels, minlength=num_classes).double()
+    held = total > 0
+    per_class = (right / total.clamp_min(1)).tolist()
+    return Evaluation(
+        index=i,
+        predictions=p,
+        confidence=c,
+        accuracy=float(right.sum() / total.sum()),
+        mean_class_accuracy=float((right[held] / total[held]).mean()),
+        per_class=[value if there else None for value, there in zip(per_class, held.tolist(), strict=True)],
+        label_free=free,
+    )

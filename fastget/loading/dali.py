@@ -1,0 +1,145 @@
+"""DALI's pipeline: read, decode, resize, crop, mirror, normalise; on the GPU or the processor from one description.
+
+The images, crops and mirrors of a step come from the stream's sampler through an external source, so that DALI has no
+state of its own and starts at any step. On a GPU JPEGs are decoded by `mixed`, and everything after that stays there;
+the images come out channels last and are handed to torch without a copy (DALI does not reuse an output that is held).
+
+A pipeline that fails to decode one image is lost. Then the step's batch is made on the host, which names the bad file
+and draws another image, and a new pipeline starts at the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from fastget.loading.dali_feed import Feed, blame
+from fastget.loading.host import MEAN, STD, Made, levels, normalise
+from fastget.loading.sampling import TrainSampler
+from fastget.loading.streams import BadFiles, Stream
+
+UNEXPLAINED = 3  # failures in a row that no file explains, before DALI's own error is raised
+
+
+def dali_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: int, start: int) -> Iterator[Made]:
+    """Normalised batches on the device, from step `start` on."""
+    gpu = device.type == "cuda"
+    unexplained = 0
+    while True:
+        feed = Feed(stream, bad, start, workers)
+        try:
+            pipeline = define(stream, feed, gpu=gpu, device_id=(device.index or 0) if gpu else None, workers=workers)
+            pipeline.build()
+            while True:
+                outputs = pipeline.run(torch.cuda.current_stream(device).cuda_stream) if gpu else pipeline.run()
+                views = [from_dlpack(out.as_tensor()).permute(0, 3, 1, 2) for out in outputs]
+                step, draw = feed.given.pop(0)
+                start, unexplained = step + 1, 0
+                yield draw, views[0], views[1] if len(views) > 1 else None
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            unexplained = 0 if blame(stream, bad, feed) else unexplained + 1
+            if unexplained > UNEXPLAINED or not feed.given:
+                raise RuntimeError(
+                    f"DALI failed at step {start} of {stream.images.name}, and every file of it can be read otherwise: "
+                    f"{error}. Use data.loader=torchvision"
+                ) from error
+        finally:
+            feed.close()
+        step = feed.given[0][0]
+        with ThreadPoolExecutor(workers) as pool:
+            draw, first, second = levels(stream, bad, step, pool, workers)
+        start = step + 1
+        yield draw, normalise(first.to(device)), normalise(second.to(device)) if second is not None else None
+
+
+# --- the description -----------------------------------------------------------------------------
+
+
+def define(stream: Stream, feed: Feed, *, gpu: bool, device_id: int | None, workers: int) -> Any:
+    """The pipeline of a stream, not yet built."""
+    try:
+        from nvidia.dali import Pipeline, fn, types
+    except ImportError as error:
+        raise ValueError(
+            f"data.loader=dali needs NVIDIA DALI, which cannot be imported ({error}): "
+            "pip install nvidia-dali-cuda130, or use data.loader=torchvision"
+        ) from error
+    views = stream.sampler.views if isinstance(stream.sampler, TrainSampler) else 1
+    pipeline = Pipeline(
+        batch_size=stream.sampler.batch_size,
+        num_threads=workers,
+        device_id=device_id,
+        prefetch_queue_depth=2,
+        exec_dynamic=True,  # an output that is held is not written to again
+    )
+    with pipeline:
+        given, *crops = fn.external_source(
+            source=feed,
+            num_outputs=1 + 3 * views,
+            batch=True,
+            dtype=[types.UINT8, *([types.FLOAT, types.FLOAT, types.INT32] * views)],
+            ndim=[1, *([0, 0, 0] * views)],
+        )
+        image = fn.decoders.image(
+            given,
+            device="mixed" if gpu else "cpu",
+            output_type=types.RGB,
+            adjust_orientation=False,
+        )
+        square = image if stream.packed else _resize(image, stream.resize)
+        outputs = [
+            fn.crop_mirror_normalize(
+                square,
+                crop=(stream.crop, stream.crop),
+                crop_pos_x=x,
+                crop_pos_y=y,
+                mirror=flip,
+                dtype=types.FLOAT,
+                output_layout="HWC",
+                mean=[255 * m for m in MEAN],
+                std=[255 * s for s in STD],
+            )
+            for x, y, flip in zip(*(crops[k::3] for k in range(3)), strict=True)
+        ]
+        pipeline.set_outputs(*outputs)
+    return pipeline
+
+
+def _resize(image: Any, side: int) -> Any:
+    """To a square, antialiased, with PIL's edges.
+
+    Where a filter reaches over the edge, DALI repeats the edge's pixels and PIL renormalises what lies inside. They
+    differ by up to 12 levels in the outermost row and column, so the image is framed in black, resized within the
+    frame, and divided by what became of a white row and column in the same frame.
+    """
+    from nvidia.dali import fn, types
+
+    def framed(part: Any, frame: Any, inner: Any, size: list[int]) -> Any:
+        black = fn.slice(
+            part, start=-frame, shape=inner + 2 * frame, axes=[0, 1], out_of_bounds_policy="pad", fill_values=0
+        )
+        start, end = (fn.cast(corner, dtype=types.FLOAT) for corner in (frame, frame + inner))
+        return fn.resize(
+            black,
+            size=size,
+            roi_start=start,
+            roi_end=end,
+            interp_type=types.INTERP_LINEAR,
+            antialias=True,
+            dtype=types.FLOAT,
+        )
+
+    down, right = np.array([1, 0], dtype=np.int32), np.array([0, 1], dtype=np.int32)
+    inner = fn.slice(image.shape(dtype=types.INT32), start=0, end=2, axes=[0])  # height, width
+    frame = inner // side + 2  # wider than the filter reaches
+    white = image | np.uint8(255)
+    column = framed(fn.slice(white, start=0, end=1, axes=[1]), frame * down, inner * down + right, [side, 1])
+    row = framed(fn.slice(white, start=0, end=1, axes=[0]), frame * right, inner * right + down, [1, side])
+    return framed(image, frame, inner, [side, side]) * (np.float32(255) / column) * (np.float32(255) / row)

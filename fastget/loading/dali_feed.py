@@ -1,0 +1,108 @@
+"""What DALI is handed for a step: the encoded images, read and looked at on the host, and how each is cropped.
+
+DALI must never see a file whose header it cannot parse: the error that it then raises races with its own threads, and
+with 64 images a batch the process crashes about every third time (DALI 2.4: text, a GIF, a cut header or a cut PNG
+among good images). So files are read here, in threads and a step ahead, and only those whose structure is sound go on.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastget.data.decode import BadImage, read_sound
+from fastget.loading.host import read_square
+from fastget.loading.sampling import Draw, TrainSampler
+from fastget.loading.streams import ATTEMPTS, BadFiles, Stream
+
+Fed = tuple[list[NDArray[Any]], ...]  # what a step hands to the pipeline
+Ready = tuple[int, Draw, list[NDArray[np.uint8]]]  # step, what was drawn in the end, the encoded images
+
+
+class Feed:
+    """The pipeline's source, from step `start` on. `given` are the steps that it has not returned yet."""
+
+    def __init__(self, stream: Stream, bad: BadFiles, start: int, workers: int) -> None:
+        self._stream, self._bad = stream, bad
+        self._pool, self._ahead = ThreadPoolExecutor(workers), ThreadPoolExecutor(1)
+        self.given: list[tuple[int, Draw]] = []
+        self._next: Future[Ready | None] = self._ahead.submit(self._prepare, start)
+
+    def close(self) -> None:
+        for pool in (self._ahead, self._pool):
+            pool.shutdown(cancel_futures=True)
+
+    def __call__(self, iteration: int) -> Fed:
+        ready = self._next.result()
+        if ready is None:
+            raise StopIteration
+        step, draw, encoded = ready
+        self.given.append((step, draw))
+        self._next = self._ahead.submit(self._prepare, step + 1)
+        margin = self._stream.resize - self._stream.crop
+        share = np.float32(1 / margin if margin else 0)
+        fed: list[list[Any]] = [encoded]
+        for view in (draw, draw.second):
+            if view:
+                fed += [list((edge * share).astype(np.float32)) for edge in (view.x, view.y)]
+                fed.append(list(view.flip.astype(np.int32)))
+        return tuple(fed)
+
+    def _prepare(self, step: int) -> Ready | None:
+        """The next batch that holds an image, at `step` or, in evaluation, after it; none at the end."""
+        while True:
+            try:
+                draw = without_bad(self._stream, self._bad, step)
+            except StopIteration:
+                return None
+            if not len(draw.index):  # an evaluation batch of nothing but bad files
+                step += 1
+                continue
+            encoded = list(self._pool.map(self._encoded, [step] * len(draw.index), draw.index.tolist()))
+            if all(image is not None for image in encoded):
+                return step, draw, [image for image in encoded if image is not None]
+
+    def _encoded(self, step: int, index: int) -> NDArray[np.uint8] | None:
+        """An image's bytes, from the cache or its file; none if it is bad, which is noted: it is drawn no more."""
+        packed = self._stream.packed
+        try:
+            if packed is None:
+                return np.frombuffer(read_sound(self._stream.images.file(index)), dtype=np.uint8)
+            record = packed.encoded(index)
+            return packed.cache.recipe.encode(read_square(self._stream, index)) if record is None else record
+        except BadImage as error:
+            self._bad.add(index, step, error)
+            return None
+
+
+def without_bad(stream: Stream, bad: BadFiles, step: int) -> Draw:
+    """A step's draw with the files known as bad replaced, or left out in evaluation."""
+    draw = stream.sampler(step)
+    rows = [row for row, index in enumerate(draw.index.tolist()) if index in bad]
+    if not rows:
+        return draw
+    if not isinstance(stream.sampler, TrainSampler):
+        return draw.rows(np.setdiff1d(np.arange(len(draw.index)), rows))
+    index = draw.index.copy()
+    for row in rows:
+        tries = (stream.sampler.replacement(step, row, attempt) for attempt in range(ATTEMPTS))
+        other = next((i for i in tries if i not in bad), None)
+        if other is None:
+            raise bad.too_many()
+        index[row] = other
+    return Draw(index, draw.x, draw.y, draw.flip, draw.second)
+
+
+def blame(stream: Stream, bad: BadFiles, feed: Feed) -> bool:
+    """DALI does not always name the file that it failed on: note the bad ones of the steps under way."""
+    before = len(bad)
+    for step, draw in feed.given:
+        for index in draw.index.tolist():
+            try:
+                read_square(stream, index)
+            except BadImage as error:
+                bad.add(index, step, error)
+    return len(bad) > before

@@ -1,0 +1,103 @@
+"""Batches of images: a pure function of (seed, stream, step), whoever decodes them.
+
+A stream says what a step's batch is (a list, a sampler, a transform); a backend makes it: `torchvision` (PIL decoding
+in threads), `dali` (on the GPU, or the CPU), `synthetic` (random images, for benchmarks). Where a packed cache is at
+hand, its records take the place of the files: raw ones are cut on the host by either backend, JPEGs are decoded by
+torchvision on a CPU and by DALI on a GPU. Images come out float32, normalised, channels last in memory, on the device.
+
+Shapes: b images in a rank's batch, H = W = crop.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from typing import Literal
+
+import torch
+
+from fastget.data.decode import BadImage, read_image
+from fastget.loading.dali import dali_batches
+from fastget.loading.host import MEAN, STD, Made, host_batches, normalise
+from fastget.loading.streams import BadFile, BadFiles, Batch, Stream, TooManyBadImages
+
+__all__ = [
+    "MEAN",
+    "STD",
+    "Backend",
+    "BadFile",
+    "BadImage",
+    "Batch",
+    "Loader",
+    "Stream",
+    "TooManyBadImages",
+    "choose_loader",
+    "normalise",
+    "read_image",
+]
+Backend = Literal["auto", "dali", "torchvision", "synthetic"]
+
+
+def choose_loader(backend: Backend, device: torch.device) -> Literal["dali", "torchvision", "synthetic"]:
+    """`auto`: DALI on a GPU, where it is installed; torchvision on a CPU, where DALI is no faster."""
+    if backend != "auto":
+        return backend
+    if device.type != "cuda":
+        return "torchvision"
+    try:
+        import nvidia.dali  # noqa: F401  # only to see whether it is there
+    except ImportError:
+        return "torchvision"
+    return "dali"
+
+
+class Loader:
+    """Batches of a stream, from any step on, prepared ahead of their use."""
+
+    def __init__(self, stream: Stream, device: torch.device, backend: Backend = "auto", workers: int = 0) -> None:
+        if stream.packed and stream.packed.resize != stream.resize:
+            raise ValueError(
+                f"the packed cache {stream.packed.cache.folder} holds images of {stream.packed.resize} pixels, "
+                f"and the stream wants {stream.resize}: pack again with --resize {stream.resize}"
+            )
+        self.stream, self.device = stream, device
+        self.backend = choose_loader(backend, device)
+        self.workers = workers or os.cpu_count() or 1
+        self.bad = BadFiles(stream.images, stream.bad_threshold)
+        self._labels = torch.from_numpy(stream.images.labels).to(device)
+
+    def batches(self, start: int = 0) -> Generator[Batch, None, None]:
+        """From step `start` on: without end in training, to the end of the list in evaluation.
+
+        A file that can no longer be read is noted in `bad`, and in the `bad` of the next batch; training shows another
+        image in its place, evaluation leaves it out. Raises TooManyBadImages past the stream's bad_threshold.
+        """
+        for draw, images, second in self._make(start):
+            if not len(draw.index):
+                continue  # an evaluation batch of nothing but bad files
+            index = torch.from_numpy(draw.index).to(self.device, non_blocking=True)
+            yield Batch(images, self._labels[index], draw.index, second, self.bad.news())
+
+    def _make(self, start: int) -> Iterator[Made]:
+        packed = self.stream.packed
+        if self.backend == "synthetic":
+            return _synthetic(self.stream, self.device, start)
+        on_host = packed is not None and (packed.format == "raw" or self.device.type == "cpu")
+        make = host_batches if self.backend == "torchvision" or on_host else dali_batches
+        return make(self.stream, self.bad, self.device, self.workers, start)
+
+
+def _synthetic(stream: Stream, device: torch.device, start: int) -> Iterator[Made]:
+    """The stream's labels over random images that cost nothing to make: what the network alone can do."""
+    generator = torch.Generator(device).manual_seed(0)
+    batch, side = stream.sampler.batch_size, stream.crop
+    images = torch.randn(batch, side, side, 3, device=device, generator=generator).permute(0, 3, 1, 2)
+    step = start
+    while True:
+        try:
+            draw = stream.sampler(step)
+        except StopIteration:
+            return
+        shown = images[: len(draw.index)]
+        yield draw, shown, shown if draw.second else None
+        step += 1

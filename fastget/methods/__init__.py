@@ -1,0 +1,1 @@
+"""Methods: what adds the target's term to the loss."""

@@ -1,0 +1,204 @@
+"""A run's folder: its configuration, environment, metrics, summary, predictions and checkpoints."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastget.runs.checkpoint import CheckpointFolder, write_atomically
+from fastget.config import Config, make_config
+from fastget.evaluation.score import Evaluation
+from fastget.data.lists import ImageList
+
+
+class RunFolder:
+    """config.yaml, environment.json, split.json, metrics.jsonl, timing.jsonl, summary.json, predictions.csv,
+    checkpoints/."""
+
+    def __init__(self, folder: Path, keep_checkpoints: int) -> None:
+        self.folder = folder
+        self.checkpoints = CheckpointFolder(folder / "checkpoints", keep_checkpoints)
+        self.metrics = folder / "metrics.jsonl"
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of a finished run."""
+        return read_summary(self.folder)
+
+    def start(self, config: Config, device: torch.device, split: Mapping[str, Any], from_step: int) -> None:
+        """Write what the run depends on; drop the metrics past `from_step`, which will come again."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # the place is left out, so that `fastget train --config` repeats the run in another
+            again = dataclasses.replace(config, train=dataclasses.replace(config.train, out=None, resume="no"))
+            write_atomically(self.folder / "config.yaml", again.to_yaml().encode())
+            write_json(self.folder / "environment.json", environment(device))
+            write_json(self.folder / "split.json", split)
+            for file in (self.metrics, self.folder / "timing.jsonl"):
+                kept = [line for line in _lines(file) if line["step"] <= from_step] if from_step else []
+                write_atomically(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        except OSError as error:
+            raise ValueError(
+                f"cannot write to the run's folder {self.folder}: {error.strerror}; choose another one by --out"
+            ) from error
+
+    def log(self, **values: Any) -> None:
+        """One object of metrics.jsonl: all of it but images_per_second is the same for the same seed."""
+        _append(self.metrics, values)
+
+    def log_times(self, **values: Any) -> None:
+        """One object of timing.jsonl: what differs from run to run."""
+        _append(self.folder / "timing.jsonl", values)
+
+    def stored_config(self) -> dict[str, dict[str, Any]]:
+        """The settings of the run in this folder."""
+        return make_config(file=self.folder / "config.yaml").to_dict()
+
+    def finish(self, summary: dict[str, Any], target: ImageList, final: Evaluation) -> None:
+        """predictions.csv and summary.json, which marks the run as done."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["path", "label", "prediction", "confidence"])
+        for i, prediction, confidence in zip(
+            final.index.tolist(), final.predictions.tolist(), final.confidence.tolist(), strict=True
+        ):
+            label = int(target.labels[i])
+            truth = target.classes[label] if label >= 0 else ""
+            writer.writerow([target.paths[i], truth, target.classes[prediction], f"{confidence:.4f}"])
+        write_atomically(self.folder / "predictions.csv", text.getvalue().encode())
+        write_json(self.folder / "summary.json", summary)
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """The whole lines of a .jsonl file: a killed run may have left a part of one."""
+    if not file.is_file():
+        return []
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is damaged ({error}): remove it to go on without what it logged") from error
+
+
+def _append(file: Path, values: Mapping[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(values) + "\n")
+
+
+def write_json(file: Path, content: Any) -> None:
+    write_atomically(file, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    file = folder / "summary.json"
+    if not file.is_file():
+        return None
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return content
+
+
+def choose_folder(config: Config) -> Path:
+    """--out, or a new folder under runs/ named after the task; with --resume auto the newest one of that name."""
+    if config.train.out is not None:
+        folder = Path(config.train.out)
+        _refuse_unwritable(folder)
+        taken = [name for name in ("summary.json", "metrics.jsonl", "checkpoints") if (folder / name).exists()]
+        taken += [f.name for f in folder.glob("seed-*")] if folder.is_dir() else []
+        if taken and config.train.resume == "no":
+            raise ValueError(
+                f"{folder} already holds a run ({taken[0]}): go on with it by --resume auto, or choose another --out"
+            )
+        return folder
+    data = config.data
+    stem = "-".join(Path(str(part)).stem for part in (data.name, data.source, data.target) if part)
+    base = Path("runs") / f"{stem}-{config.method.name}"
+    return newest_folder(base) if config.train.resume == "auto" else new_folder(base)
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    """Before anything else is done: whether the folder can be written, or made in the nearest one that is there."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "no permission" if there.is_dir() else f"{there} is a file"
+        raise ValueError(f"cannot write to the run's folder {folder}: {why}; choose another one by --out")
+
+
+def new_folder(base: Path) -> Path:
+    """`base`, or the first of base-2, base-3 ... that isn't there yet."""
+    return _numbered(base, _count(base) + 1)
+
+
+def newest_folder(base: Path) -> Path:
+    """The last of base, base-2, base-3 ... that is there; `base` if none is."""
+    return _numbered(base, max(1, _count(base)))
+
+
+def _count(base: Path) -> int:
+    number = 0
+    while _numbered(base, number + 1).exists():
+        number += 1
+    return number
+
+
+def _numbered(base: Path, number: int) -> Path:
+    return base if number == 1 else base.with_name(f"{base.name}-{number}")
+
+
+# --- the environment -----------------------------------------------------------------------------
+
+
+def version_of(package: str) -> str | None:
+    """An installed package's version, or None."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {capability}"
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, device and commit: what a number needs to be reproduced."""
+    packages: Sequence[str] = ("fastget", "torch", "torchvision", "triton", "nvidia-dali-cuda130", "numpy", "pillow")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device_name(device),
+        "cuda": torch.version.cuda if device.type == "cuda" else None,
+        "versions": {name: version_of(name) for name in packages},
+        "commit": _commit(),
+        "command": sys.argv[1:],
+    }
+
+
+def _commit() -> str | None:
+    """The commit of fastget's own checkout, if it runs from one."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

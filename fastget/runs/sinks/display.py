@@ -1,0 +1,95 @@
+"""What a run shows while it runs: a progress bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from fastget.evaluation.score import Evaluation
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+class Display:
+    """Progress of one seed's run."""
+
+    def __init__(self, title: str, steps: int, console: Console | None = None, quiet: bool = False) -> None:
+        self.console = console or Console()
+        self.quiet = quiet
+        self.steps = steps
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=self.console,
+            expand=True,
+        )
+        self.task = self.progress.add_task(title, total=steps)
+        self.figures = Text(style="dim")
+        self.live = Live(Group(self.progress, self.figures), console=self.console, refresh_per_second=4, transient=True)
+        self.shown = not quiet and self.console.is_terminal
+
+    def __enter__(self) -> Display:
+        if self.shown:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.shown:
+            self.live.stop()
+
+    def logged(self, step: int, losses: Mapping[str, float], speed: Mapping[str, float]) -> None:
+        words = [f"epoch {speed['epoch']:.1f}", f"loss {losses['loss']:.3f}"]
+        if "loss_target" in losses:
+            words[-1] += f" (source {losses['loss_source']:.2f}, g {losses['loss_g']:.2f}, f {losses['loss_f']:.2f})"
+        words.append(f"lr {speed['lr']:.2g}")
+        words.append(f"{speed['images_per_second']:,.0f} img/s")
+        words.append(f"data wait {100 * speed['data_wait']:.0f} %")
+        words.append(f"{speed['memory_mib'] / 1024:.1f} GiB")
+        self.progress.update(self.task, completed=step)
+        self.figures.plain = ", ".join(words)
+
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        if evaluation.accuracy is None or self.quiet:
+            return
+        self.console.print(
+            f"  step {step:>6}/{self.steps}   target accuracy {percent(evaluation.accuracy)}   "
+            f"mean class accuracy {percent(evaluation.mean_class_accuracy)}",
+            highlight=False,
+        )
+
+    def warn(self, text: str) -> None:
+        self.console.print(Text.assemble(("warning: ", "yellow"), text))
+
+
+def results_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """Final accuracies: a row a method, mean and std over seeds where there are several."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    table.add_column("accuracy", justify="right")
+    table.add_column("mean class accuracy", justify="right")
+    for name, summary in rows:
+        table.add_row(name, *(with_std(summary, field) for field in ("accuracy", "mean_class_accuracy")))
+    return table
+
+
+def with_std(summary: Mapping[str, Any], field: str) -> str:
+    """`93.1 ± 0.4 %` for several seeds, `93.1 %` for one."""
+    value, std = summary[field], summary.get(f"{field}_std")
+    if value is None or std is None:
+        return percent(value)
+    return f"{100 * value:.1f} ± {100 * std:.1f} %"

@@ -1,0 +1,1 @@
+"""Proof on this machine of what was verified elsewhere."""

@@ -1,0 +1,1 @@
+"""After training: predictions and exported networks, from a checkpoint alone."""

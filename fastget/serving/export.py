@@ -1,0 +1,195 @@
+"""A trained network as one file for other programs: a `torch.export` program, or ONNX.
+
+Either takes float32 RGB images (N, 3, crop, crop) between 0 and 1 for any N, normalises them itself, and returns
+logits (N, C). The file carries the class names and the preprocessing as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fastget.loading.loader import MEAN, STD, normalise
+from fastget.networks.network import Network
+from fastget.runs.checkpoint import write_atomically
+from fastget.serving.predictor import Predictor
+
+Format = Literal["torch", "onnx"]
+SUFFIXES: dict[Format, str] = {"torch": ".pt2", "onnx": ".onnx"}
+METADATA = "fastget.json"  # name of the JSON in a torch.export file; its key in an ONNX file is "fastget"
+TOLERANCE = 1e-4  # of the largest logit: float32 sums in another order
+EXPORT_ERRORS = (RuntimeError, TypeError, ValueError, AssertionError, KeyError, AttributeError)  # the exporters' own
+
+
+class ExportFailed(RuntimeError):
+    """An export that did not work, or whose outputs are not the checkpoint's."""
+
+
+class Deployed(nn.Module):
+    """Images between 0 and 1 -> logits."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, crop, crop) float32, RGB, 0 to 1 -> (N, C)."""
+        _, logits = self.network((images - self.mean) / self.std)
+        return logits  # type: ignore[no-any-return]  # a module's call is untyped
+
+
+def export(predictor: Predictor, out: str | Path, format: Format | None = None) -> float:
+    """Write `out`, whose name tells the format, and load it back; the largest difference of its logits.
+
+    Raises ValueError for a wrong name or an absent exporter, ExportFailed if the outputs differ; `out` is written
+    only once it has been compared.
+    """
+    out = Path(out)
+    format = choose_format(out, format)
+    if predictor.device.type != "cpu":
+        raise ValueError(f"expected a predictor on the CPU, got one on {predictor.device}: load it with device='cpu'")
+    making = out.with_name(f".{out.stem}.part{SUFFIXES[format]}")
+    try:
+        write_atomically(making, _to_torch(predictor) if format == "torch" else _to_onnx(predictor))
+        difference, largest = compare(predictor, load_exported(making))
+        if not difference <= TOLERANCE * max(1, largest):
+            raise ExportFailed(
+                f"the exported network's logits differ from the checkpoint's by {difference:.3g} (logits up to "
+                f"{largest:.3g}): {out} is not written. Try another --format, or another version of torch"
+            )
+        os.replace(making, out)
+    except OSError as error:
+        raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
+    finally:
+        making.unlink(missing_ok=True)
+    return difference
+
+
+def choose_format(out: Path, format: Format | None) -> Format:
+    """The format, by the name's ending unless it is given; both must agree. An absent exporter is an error."""
+    endings = " or ".join(f"{suffix} ({name})" for name, suffix in SUFFIXES.items())
+    told = next((name for name, suffix in SUFFIXES.items() if out.suffix == suffix), None)
+    if told is None or format not in (None, told):
+        expected = SUFFIXES[format] if format else endings
+        raise ValueError(f"expected a file whose name ends in {expected}, got {out.name}: change --out")
+    if told == "onnx" and (lacking := [name for name in ("onnx", "onnxscript") if not importlib.util.find_spec(name)]):
+        raise ValueError(
+            f"ONNX needs {' and '.join(lacking)}, which cannot be imported: pip install onnx onnxscript onnxruntime, "
+            "or export for torch: a name ending in .pt2"
+        )
+    return told
+
+
+def metadata(predictor: Predictor) -> dict[str, Any]:
+    """What a program needs to use the file."""
+    return {
+        "classes": list(predictor.classes),
+        "input": {
+            "shape": ["N", 3, predictor.crop, predictor.crop],
+            "dtype": "float32",
+            "range": [0, 1],
+            "mode": "RGB",
+        },
+        "output": {"shape": ["N", len(predictor.classes)], "meaning": "logits; softmax gives probabilities"},
+        "preprocessing": {
+            "resize": predictor.resize,  # both sides, bilinear, antialiased
+            "crop": predictor.crop,  # at the centre
+            "normalised_inside": {"mean": list(MEAN), "std": list(STD)},
+        },
+        "network": predictor.config["network"].get("name"),
+        "step": predictor.step,
+    }
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def _example(predictor: Predictor) -> tuple[Tensor]:
+    return (torch.zeros(2, 3, predictor.crop, predictor.crop),)
+
+
+def _to_torch(predictor: Predictor) -> bytes:
+    content = io.BytesIO()
+    dynamic = ({0: torch.export.Dim("N", min=1)},)
+    try:
+        program = torch.export.export(Deployed(predictor.network), _example(predictor), dynamic_shapes=dynamic)
+        torch.export.save(program, content, extra_files={METADATA: json.dumps(metadata(predictor))})
+    except EXPORT_ERRORS as error:
+        raise _failed("torch.export", predictor, error) from error
+    return content.getvalue()
+
+
+def _to_onnx(predictor: Predictor) -> bytes:
+    dynamic = ({0: torch.export.Dim("N", min=1)},)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter's, on its own internals
+            program = torch.onnx.export(
+                Deployed(predictor.network), _example(predictor), dynamo=True, dynamic_shapes=dynamic,
+                input_names=["images"], output_names=["logits"], verbose=False,
+            )  # fmt: skip
+        assert program is not None  # for dynamo=True
+        program.model.metadata_props["fastget"] = json.dumps(metadata(predictor))
+        content: bytes = program.model_proto.SerializeToString()
+    except EXPORT_ERRORS as error:
+        raise _failed("torch.onnx.export", predictor, error) from error
+    return content
+
+
+def _failed(what: str, predictor: Predictor, error: Exception) -> ExportFailed:
+    name = predictor.config["network"].get("name")
+    return ExportFailed(f"{what} cannot export network.name={name}: {_first_line(error)}. Try the other --format")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+# --- reading and comparing -----------------------------------------------------------------------
+
+
+def load_exported(file: Path) -> Callable[[Tensor], Tensor]:
+    """An exported file as a function: images (N, 3, crop, crop) -> logits (N, C)."""
+    if file.suffix == SUFFIXES["torch"]:
+        module = torch.export.load(file).module()
+        return lambda images: module(images)
+    if importlib.util.find_spec("onnxruntime"):
+        session = importlib.import_module("onnxruntime").InferenceSession(file, providers=["CPUExecutionProvider"])
+        return lambda images: torch.from_numpy(np.asarray(session.run(None, {"images": images.numpy()})[0]))
+    evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator(str(file))  # slow, but a part of onnx
+    return lambda images: torch.from_numpy(np.asarray(evaluator.run(None, {"images": images.numpy()})[0]))
+
+
+@torch.inference_mode()
+def compare(predictor: Predictor, exported: Callable[[Tensor], Tensor]) -> tuple[float, float]:
+    """(largest difference, largest logit) on random images, in batches of several sizes."""
+    generator = torch.Generator().manual_seed(0)
+    differences, largest = [], []
+    for count in (1, 2, 5):
+        size = (count, predictor.crop, predictor.crop, 3)
+        levels = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
+        _, expected = predictor.network(normalise(levels))
+        try:
+            got = exported((levels.float() / 255).permute(0, 3, 1, 2).contiguous())
+        except EXPORT_ERRORS as error:
+            raise ExportFailed(f"the exported network fails on a batch of {count}: {_first_line(error)}") from error
+        if got.shape != expected.shape:
+            raise ExportFailed(f"expected logits of shape {tuple(expected.shape)}, got {tuple(got.shape)}")
+        differences.append(float((got - expected).abs().max()))
+        largest.append(float(expected.abs().max()))
+    return max(differences), max(largest)

@@ -1,0 +1,248 @@
+"""A trained network as a function of image files: rebuilt from a checkpoint alone, without data or ImageNet weights.
+
+Shapes: N images in a batch, C classes, H = W = crop.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastget.common.text import and_more
+from fastget.config import make_config
+from fastget.loading.loader import BadImage, normalise, read_image
+from fastget.loading.sampling import EvalSampler
+from fastget.networks.network import Network, build_network
+from fastget.runs.checkpoint import FINAL, BadCheckpoint, CheckpointFolder, load_checkpoint
+
+BATCH = 256
+# what decoders raise for damaged files, beside what read_image turns into BadImage
+DECODER_ERRORS = (EOFError, KeyError, IndexError, TypeError, OverflowError, MemoryError, struct.error, zlib.error)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the network says of one file: the k most probable classes, best first, or why there are none."""
+
+    path: str
+    top: tuple[tuple[str, float], ...]  # (class name, probability)
+    error: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.top[0][0] if self.top else ""
+
+    @property
+    def confidence(self) -> float | None:
+        return self.top[0][1] if self.top else None
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """The network of a checkpoint, in evaluation mode and float32, with its classes and its preprocessing."""
+
+    network: Network
+    classes: tuple[str, ...]
+    resize: int
+    crop: int
+    device: torch.device
+    checkpoint: Path  # the file it came from
+    step: int
+    config: dict[str, dict[str, Any]]  # the run's, as stored
+
+    @torch.inference_mode()
+    def probabilities(self, levels: Tensor) -> Tensor:
+        """(N, H, W, 3) uint8 -> (N, C)."""
+        _, logits = self.network(normalise(levels.to(self.device)))
+        return torch.softmax(logits.float(), 1)
+
+    def predict(
+        self,
+        files: Sequence[str | os.PathLike[str]],
+        batch_size: int = BATCH,
+        *,
+        top_k: int = 1,
+        workers: int = 0,  # decoding threads; 0: one per core
+    ) -> Iterator[Row]:
+        """A row a file, in their order, preprocessed as in evaluation. A file that cannot be read gets its error."""
+        if not 1 <= top_k <= len(self.classes):
+            raise ValueError(f"top-k must lie between 1 and the {len(self.classes)} classes, got {top_k}")
+        if batch_size < 1:
+            raise ValueError(f"the batch size must be at least 1, got {batch_size}")
+        names = [os.fspath(file) for file in files]
+        return self._rows([names[i : i + batch_size] for i in range(0, len(names), batch_size)], top_k, workers)
+
+    def _rows(self, batches: list[list[str]], top_k: int, workers: int) -> Iterator[Row]:
+        with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+
+            def decode(batch: list[str]) -> list[Future[NDArray[np.uint8] | str]]:
+                return [pool.submit(self._decode, file) for file in batch]
+
+            ahead = decode(batches[0]) if batches else []
+            for i, batch in enumerate(batches):
+                waiting, ahead = ahead, decode(batches[i + 1]) if i + 1 < len(batches) else []
+                yield from self._classify(batch, [future.result() for future in waiting], top_k)
+
+    def _decode(self, file: str) -> NDArray[np.uint8] | str:
+        """(H, W, 3) the centre of the resized image; or what is wrong with the file."""
+        if not os.path.exists(file):
+            return "no such file"
+        try:
+            image = np.asarray(read_image(file, self.resize))
+        except BadImage as error:
+            return str(error)
+        except DECODER_ERRORS as error:
+            return f"cannot decode {file}: {type(error).__name__} {error}"
+        edge = int(EvalSampler(1, 1, margin=self.resize - self.crop)(0).x[0])
+        return image[edge : edge + self.crop, edge : edge + self.crop]
+
+    def _classify(self, files: list[str], decoded: list[NDArray[np.uint8] | str], top_k: int) -> Iterator[Row]:
+        images = [image for image in decoded if not isinstance(image, str)]
+        tops: Iterator[tuple[list[float], list[int]]] = iter(())
+        if images:
+            # a stable sort: of equal classes the first comes first, as in evaluation
+            shares = self.probabilities(torch.from_numpy(np.stack(images)))
+            values, order = shares.sort(dim=1, descending=True, stable=True)
+            tops = zip(values[:, :top_k].tolist(), order[:, :top_k].tolist(), strict=True)
+        for file, image in zip(files, decoded, strict=True):
+            if isinstance(image, str):
+                yield Row(file, (), image)
+                continue
+            best, classes = next(tops)
+            if math.isnan(best[0]):
+                yield Row(file, (), "the network's output is not a number: are the checkpoint's weights finite?")
+                continue
+            yield Row(file, tuple((self.classes[c], share) for c, share in zip(classes, best, strict=True)))
+
+
+# --- from a checkpoint ---------------------------------------------------------------------------
+
+
+def load_predictor(
+    checkpoint: str | Path,
+    device: torch.device | str = "cpu",
+    *,
+    report: Callable[[str], None] | None = None,
+) -> Predictor:
+    """The predictor of a run's folder (its final checkpoint, else the newest intact one) or of a checkpoint file.
+
+    Raises BadCheckpoint for anything else. `report` is told when it isn't the final one; None: a warning.
+    """
+    place = Path(checkpoint)
+    if place.is_dir():
+        return _from_folder(place, torch.device(device), report or (lambda text: warnings.warn(text, stacklevel=3)))
+    if not place.exists():
+        raise BadCheckpoint(f"no run or checkpoint {place}: give a run's folder, or a file of its checkpoints/")
+    try:
+        return _from_file(place, torch.device(device))
+    except BadCheckpoint as error:
+        raise BadCheckpoint(f"{error}{_offer(place)}") from error
+
+
+def _from_folder(run: Path, device: torch.device, report: Callable[[str], None]) -> Predictor:
+    folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run
+    final = folder / FINAL
+    files = ([final] if final.exists() else []) + CheckpointFolder(folder, keep=1).steps()
+    if not files:
+        seeds = sorted(place.name for place in run.glob("seed-*") if place.is_dir())
+        if seeds:
+            raise BadCheckpoint(f"{run} holds the runs of several seeds ({and_more(seeds)}): give {run / seeds[0]}")
+        raise BadCheckpoint(f"{run} holds no checkpoint: expected {run / 'checkpoints' / FINAL}, as a run writes it")
+    wrong: list[str] = []
+    for file in files:
+        try:
+            found = _from_file(file, device)
+        except BadCheckpoint as error:
+            wrong.append(str(error))
+            continue
+        if file != final:
+            why = "; ".join(wrong) or f"{run} has no {FINAL}: the run has not ended"
+            report(f"{why}. Using {file.name}, of step {found.step}")
+        return found
+    raise BadCheckpoint(f"no checkpoint of {run} can be used: {'; '.join(wrong)}")
+
+
+def _offer(file: Path) -> str:
+    """Another checkpoint of the same folder that can be used, in words."""
+    final = file.with_name(FINAL)
+    for other in [final, *CheckpointFolder(file.parent, keep=1).steps()]:
+        if other != file and other.exists():
+            try:
+                _from_file(other, torch.device("cpu"))
+            except BadCheckpoint:
+                continue
+            return f". {other} is intact: give that one"
+    return ""
+
+
+def _from_file(file: Path, device: torch.device) -> Predictor:
+    state = load_checkpoint(file)
+    config, classes, weights = (state.get(key) for key in ("config", "classes", "model"))
+    if not (
+        isinstance(config, dict)
+        and all(isinstance(config.get(section), dict) for section in ("network", "data"))
+        and isinstance(classes, list)
+        and classes
+        and all(isinstance(name, str) for name in classes)
+        and isinstance(weights, dict)
+    ):
+        raise BadCheckpoint(
+            f"{file} lacks a run's configuration, class names or weights: expected a file that `fastget train` wrote"
+        )
+    settings = {f"network.{name}": value for name, value in config["network"].items()}
+    settings |= {f"data.{name}": config["data"][name] for name in ("resize", "crop") if name in config["data"]}
+    try:
+        read = make_config(settings | {"network.weights": "none"})
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
+            network = build_network(read.network, len(classes), read.data.crop)
+    except ValueError as error:
+        raise BadCheckpoint(f"{file} holds a configuration that this version of fastget cannot use: {error}") from error
+    _load_weights(network, weights, len(classes), file)
+    network.to(device).eval().requires_grad_(False)
+    return Predictor(
+        network=network,
+        classes=tuple(classes),
+        resize=read.data.resize,
+        crop=read.data.crop,
+        device=device,
+        checkpoint=file,
+        step=int(state.get("step", 0)),
+        config=config,
+    )
+
+
+def _load_weights(network: Network, weights: dict[str, Any], num_classes: int, file: Path) -> None:
+    """The `network.` entries of a run's weights; GeT's own are left out."""
+    given = {k.removeprefix("network."): v for k, v in weights.items() if str(k).startswith("network.")}
+    given = {k: v for k, v in given.items() if isinstance(v, Tensor)}
+    wanted = network.state_dict()
+    head = given.get("classifier.weight")
+    if head is not None and len(head) != num_classes:
+        raise BadCheckpoint(f"{file} names {num_classes} classes, and its classifier has {len(head)}: it is damaged")
+    missing = [k for k in wanted if k not in given]
+    extra = [k for k in given if k not in wanted]
+    other = [k for k in wanted if k in given and given[k].shape != wanted[k].shape]
+    faults = [
+        f"{len(keys)} entries {what} ({and_more(keys, 3)})"
+        for keys, what in ((missing, "are missing"), (extra, "are unknown"), (other, "have another shape"))
+        if keys
+    ]
+    if faults:
+        raise BadCheckpoint(
+            f"the weights in {file} are those of another architecture than its configuration names: "
+            f"{', '.join(faults)}. Was it edited, or written by another version of fastget?"
+        )
+    network.load_state_dict(given)

@@ -1,0 +1,1 @@
+"""Several runs put beside each other."""

@@ -1,0 +1,111 @@
+"""`fastget demo`: source-only and GeT on the embedded digits over a few seeds, a table, and a picture."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from fastget.config import make_config
+from fastget.data.digits import digits_root
+from fastget.data.lists import read_list
+from fastget.runs.sinks.display import results_table
+from fastget.training.train import Result, train
+
+METHODS = ("source-only", "get")
+COLOURS = {"source-only": "#9a6324", "get": "#1f6fb2"}
+
+
+def demo(
+    out: Path, seeds: tuple[int, ...], console: Console | None = None, settings: dict[str, Any] | None = None
+) -> int:
+    """Both methods, the table, the picture; 0 when GeT gained, 1 when it did not."""
+    console = console or Console()
+    console.print("[bold]From rendered to handwritten digits[/], labels of the source only", highlight=False)
+    results: dict[str, Result] = {}
+    for method in METHODS:
+        place = {"method.name": method, "train.out": str(out / method), "train.seeds": seeds}
+        results[method] = train(make_config({**(settings or {}), **place}), console=console)
+    rows = [(method, results[method].summary) for method in METHODS]
+    count = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
+    console.print(results_table(f"real digits, final models, {count}", rows))
+    gain = 100 * (rows[1][1]["mean_class_accuracy"] - rows[0][1]["mean_class_accuracy"])
+    better = f"[bold]GeT is {gain:.1f} points of mean class accuracy above source-only[/]"
+    console.print(better if gain > 0 else f"GeT did not gain here: {gain:.1f} points", highlight=False)
+    picture = draw(results, seeds, out / "demo.png")
+    console.print(f"picture: {picture.resolve()}", highlight=False, soft_wrap=True)
+    return 0 if gain > 0 else 1
+
+
+def _seed_folder(result: Result, seed: int) -> Path:
+    folder = result.folder / f"seed-{seed}"
+    return folder if folder.is_dir() else result.folder
+
+
+def accuracy_over_steps(folder: Path) -> tuple[list[int], list[float]]:
+    """The evaluations of a run's metrics.jsonl."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    evaluations = [line for line in lines if line.get("accuracy") is not None]
+    return [e["step"] for e in evaluations], [100 * e["mean_class_accuracy"] for e in evaluations]
+
+
+def predictions(folder: Path) -> dict[str, str]:
+    """Path -> predicted class, of a run's predictions.csv."""
+    with (folder / "predictions.csv").open(encoding="utf-8", newline="") as stream:
+        return {row["path"]: row["prediction"] for row in csv.DictReader(stream)}
+
+
+def draw(results: dict[str, Result], seeds: tuple[int, ...], file: Path, columns: int = 16) -> Path:
+    """Accuracy over steps of both methods, and a row of real digits with both predictions, mistakes marked."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure = plt.figure(figsize=(10, 5.6), dpi=150, layout="constrained")
+    grid = figure.add_gridspec(2, columns, height_ratios=[3, 1])
+    curve = figure.add_subplot(grid[0, :])
+    for method, result in results.items():
+        for seed in seeds:
+            steps, accuracy = accuracy_over_steps(_seed_folder(result, seed))
+            label = {"get": "GeT"}.get(method, method) if seed == seeds[0] else None
+            curve.plot(steps, accuracy, color=COLOURS[method], alpha=0.85, marker="o", markersize=3, label=label)
+    curve.set(xlabel="step", ylabel="mean class accuracy, %", ylim=(0, 100))
+    curve.set_title("Rendered to real digits: accuracy on the real ones, a line a seed", loc="left")
+    curve.grid(alpha=0.25)
+    curve.legend(loc="lower right")
+
+    root = digits_root()
+    paths, labels = read_list(root / "handwritten.txt", root)
+    guesses = {method: predictions(_seed_folder(result, seeds[0])) for method, result in results.items()}
+    for column, row in enumerate(_spread(labels, columns)):
+        cell = figure.add_subplot(grid[1, column])
+        cell.imshow(plt.imread(root / paths[row]), cmap="gray")
+        cell.set_xticks([])
+        cell.set_yticks([])
+        truth = str(labels[row])
+        for line, method in enumerate(METHODS):
+            guess = guesses[method][paths[row]]
+            wrong = guess != truth
+            cell.text(
+                0.5, -0.25 - 0.42 * line, f"{guess} ✗" if wrong else guess, transform=cell.transAxes,
+                ha="center", va="center", fontsize=9, color="#c0392b" if wrong else "black",
+                weight="bold" if wrong else "normal",
+            )  # fmt: skip
+        if column == 0:
+            for line, name in enumerate(("source-only", "GeT")):
+                y = -0.25 - 0.42 * line
+                cell.text(-0.15, y, name, transform=cell.transAxes, ha="right", va="center", fontsize=9)
+    figure.savefig(file)
+    plt.close(figure)
+    return file
+
+
+def _spread(labels: np.ndarray[Any, Any], count: int) -> list[int]:
+    """Rows to show: the classes in turn, chosen by position alone, never by whether they were guessed."""
+    by_class = [np.flatnonzero(labels == c) for c in range(10)]
+    return [int(by_class[k % 10][37 + 11 * (k // 10)]) for k in range(count)]

@@ -1,0 +1,1 @@
+"""One run: its parts, its steps, the loop around them."""

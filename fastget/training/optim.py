@@ -1,0 +1,55 @@
+"""SGD as the paper sets it, by the fastest implementation that is here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from fastget.common import apex
+from fastget.config import OptimConfig
+
+
+def build_optimizer(
+    config: OptimConfig, backbone: list[nn.Parameter], heads: list[nn.Parameter], device: torch.device
+) -> torch.optim.Optimizer:
+    """SGD over two groups: the backbone at a share of the learning rate, everything else at all of it."""
+    groups = [
+        {"params": backbone, "base_lr": config.lr * config.backbone_lr_scale},
+        {"params": heads, "base_lr": config.lr},
+    ]
+    options: dict[str, Any] = {
+        "lr": config.lr,
+        "momentum": config.momentum,
+        "nesterov": config.nesterov,
+        "weight_decay": config.weight_decay,
+    }
+    impl = choose_impl(config.impl, device)
+    if impl == "apex":
+        from apex.optimizers import FusedSGD
+
+        optimizer: torch.optim.Optimizer = FusedSGD(groups, **options)
+        return optimizer
+    return torch.optim.SGD(groups, **options, fused=True if impl == "fused" else None)
+
+
+def choose_impl(wanted: str, device: torch.device) -> str:
+    """`auto`: torch's fused SGD where the device has one, plain otherwise. apex only when it is asked for and real."""
+    if wanted == "apex":
+        found = apex.find_apex()
+        if found != "nvidia":
+            which = "the `apex` installed here is an unrelated package" if found else "it is not installed"
+            raise ValueError(f"optim.impl=apex needs NVIDIA's apex, and {which}. {apex.ADVICE}")
+        if device.type != "cuda":
+            raise ValueError("optim.impl=apex runs on CUDA devices only: use optim.impl=auto")
+    if wanted != "auto":
+        return wanted
+    return "fused" if device.type in ("cuda", "cpu") else "plain"
+
+
+def set_lr(optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
+    """lr(i) = lr0 * (1 + 10 i / I)^-0.75."""
+    factor = (1 + 10 * step / steps) ** -0.75
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factor

@@ -1,0 +1,152 @@
+"""`fastget data list | show | check | pack`, as a user types it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fastget.commands import data as data_cli
+from fastget.data.datasets import DATA_SETS
+from fastget.data.packed.read import Cache, Recipe, cache_folder, find_packed
+from fastget.data.survey import survey
+from tests.pictures import write_damage, write_domains
+
+
+def fastget_data(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    data_cli.add_arguments(parser)
+    return data_cli.run(parser.parse_args([str(word) for word in words]))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_domains(tmp_path / "data")
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fastget_data("list") == 0
+    words = capsys.readouterr().out
+    for name, known in DATA_SETS.items():
+        assert name in words
+        assert all(archive in words for archive in known.archives)
+    assert fastget_data("list", "--json") == 0
+    assert said(capsys)["office-home"]["domains"]["RealWorld"] == 4357
+
+
+def test_show(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sheet = tmp_path / "sheet.png"
+    assert fastget_data("show", "folder", "--root", root, "--out", sheet) == 0
+    words = capsys.readouterr().out
+    assert all(word in words for word in ("photo", "sketch", "ant", "bee", "cat", "36", "sheet.png"))
+    with Image.open(sheet) as image:
+        picture = np.asarray(image)
+    halves = picture[:, 130 : 130 + 400], picture[:, 130 + 416 :]
+    assert all(half.std() > 20 for half in halves)  # both domains are on it
+    assert fastget_data("show", "folder", "--root", root, "--out", sheet, "--json") == 0
+    assert said(capsys)["domains"]["photo"]["classes"] == {"ant": 12, "bee": 12, "cat": 12}
+
+
+def test_check_of_a_good_and_a_damaged_folder(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fastget_data("check", "folder", "--root", root, "--quick") == 0
+    assert "72 files checked" in capsys.readouterr().out
+    damage = write_damage(root / "photo" / "bee")
+    del damage["gone.jpg"]  # a folder does not miss it
+    assert fastget_data("check", "folder", "--root", root) == 1
+    words = capsys.readouterr().out
+    for name in damage:
+        assert str(root / "photo" / "bee" / name) in words
+    assert fastget_data("check", "folder", "--root", root, "--json") == 1
+    report = said(capsys)
+    assert {Path(p["path"]).name: p["kind"] for p in report["bad"]} == damage
+    assert report["domains"] == {"photo": 36 + len(damage) + 2, "sketch": 36}
+    assert report["remembered"] > 0
+
+
+def test_check_of_lists_and_of_one_domain(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("photo/ant/000.png 0\nphoto/ant/gone.jpg 0\n")
+    assert fastget_data("check", "lists", "--root", root, "--source", tmp_path / "a.txt", "--quick", "--json") == 1
+    assert [(p["kind"], p["path"]) for p in said(capsys)["bad"]] == [("missing", str(root / "photo/ant/gone.jpg"))]
+    assert fastget_data("check", "folder", "--root", root, "--target", "sketch", "--quick", "--json") == 0
+    assert said(capsys)["domains"] == {"sketch": 36}
+
+
+def test_a_misnamed_file_is_named_and_not_bad(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "photo" / "ant" / "000.png").rename(root / "photo" / "ant" / "000.jpg")
+    assert fastget_data("check", "folder", "--root", root, "--quick") == 0
+    words = capsys.readouterr().out
+    assert "000.jpg: is a PNG named .jpg" in words
+    assert "0 bad, 1 misnamed" in words
+
+
+def test_pack_and_verify(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack = ("pack", "folder", "--root", root, "--format", "raw", "--resize", 32)
+    with pytest.raises(ValueError, match="no complete cache"):
+        fastget_data(*pack, "--verify")
+    assert fastget_data(*pack) == 0
+    out, err = capsys.readouterr()
+    assert "72 images packed" in out
+    assert "about 0.00 GB" in err
+    for images in survey("folder", str(root), None, None):
+        assert find_packed(images, "auto", 32)[0]
+    assert fastget_data(*pack, "--verify", "--json") == 0
+    assert said(capsys)["damaged"] == []
+    assert fastget_data(*pack, "--json") == 0
+    assert said(capsys)["kept"] == 72
+    folder = cache_folder(root, "auto", Recipe("raw", 32))
+    shard = folder / "shard-00000.tar"
+    data = bytearray(shard.read_bytes())
+    data[2000] ^= 1
+    shard.write_bytes(data)
+    assert fastget_data(*pack, "--verify") == 1
+    assert "shard-00000.tar: a checksum is wrong" in capsys.readouterr().out
+    assert fastget_data(*pack) == 0
+    assert "checksum was wrong" in capsys.readouterr().out
+    assert fastget_data(*pack, "--verify") == 0
+
+
+def test_pack_with_bad_files(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "photo" / "ant" / "000.png").write_bytes(b"")
+    pack = ("pack", "folder", "--root", root, "--resize", 32, "--cache", tmp_path / "elsewhere")
+    assert fastget_data(*pack) == 1
+    assert "000.png: is empty" in capsys.readouterr().err
+    folder = cache_folder(root, str(tmp_path / "elsewhere"), Recipe("jpeg", 32))
+    assert Cache.open(folder) is None
+    assert fastget_data(*pack, "--bad-images", "skip") == 0
+    assert "71 images packed" in capsys.readouterr().out
+    assert Cache.open(folder)
+
+
+def test_digits_need_no_root(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fastget_data("check", "digits", "--quick", "--json") == 0
+    assert said(capsys)["domains"] == {"fonts": 2000, "handwritten": 1797}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("check", "office"), "unknown data set"),
+        (("check", "pacs"), "by --root"),
+        (("check", "lists"), "by --source and --target"),
+        (("show", "folder", "--root", "/nowhere"), "does not exist"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fastget_data(*words)
+
+
+@pytest.mark.parametrize("words", [("pack", "digits", "--quality", "0"), ("pack", "digits", "--resize", "x"), ()])
+def test_wrong_options(words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as error:
+        fastget_data(*words)
+    assert error.value.code == 2

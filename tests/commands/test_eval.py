@@ -1,0 +1,94 @@
+"""`fastget eval`: the run's own figures, and those of other domains with the same classes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastget.commands.main import main
+from fastget.data.digits import digits_root
+
+
+def report(*args: object, run: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["eval", "--checkpoint", str(run), "--json", *map(str, args)]) == 0
+    content: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return content
+
+
+@pytest.fixture
+def folders() -> Path:
+    """A few digits of each domain."""
+    for domain in ("fonts", "handwritten"):
+        for digit in range(10):
+            place = Path("few") / domain / str(digit)
+            place.mkdir(parents=True)
+            for file in sorted((digits_root(None) / domain / str(digit)).iterdir())[: 1 + digit]:
+                shutil.copy(file, place)
+    return Path("few")
+
+
+def test_the_runs_own_figures(digits_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = json.loads((digits_run / "summary.json").read_text())
+    found = report(run=digits_run, capsys=capsys)
+    assert found["accuracy"] == pytest.approx(summary["accuracy"], abs=1e-12)
+    assert found["mean_class_accuracy"] == pytest.approx(summary["mean_class_accuracy"], abs=1e-12)
+    assert found["per_class_accuracy"] == pytest.approx(summary["per_class_accuracy"], abs=1e-12)
+    assert found["label_free"] == pytest.approx(summary["label_free"], abs=1e-6)
+    assert (found["domain"], found["images"], found["step"]) == ("handwritten", 1797, 70)
+    assert sum(found["per_class_images"].values()) == 1797
+    alone = report(
+        "--set", "data.source=handwritten", "data.workers=1", "--batch-size", 100, run=digits_run, capsys=capsys
+    )
+    assert alone["accuracy"] == found["accuracy"]
+
+
+def test_another_domain(digits_run: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--data", "folder", "--root", folders, "--source", "fonts", "--target", "handwritten"]
+    target = report(*args, run=digits_run, capsys=capsys)
+    assert (target["domain"], target["images"]) == ("handwritten", 55)
+    assert list(target["per_class_images"].values()) == list(range(1, 11))
+    right = sum(target["per_class_accuracy"][str(d)] * (d + 1) for d in range(10))
+    assert target["accuracy"] == pytest.approx(right / 55)
+    source = report(*args, "--domain", "source", run=digits_run, capsys=capsys)
+    assert (source["domain"], source["images"]) == ("fonts", 55)
+
+
+def test_the_table(digits_run: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--data", "folder", "--root", str(folders), "--source", "fonts", "--target", "handwritten"]
+    assert main(["eval", "--checkpoint", str(digits_run), *args]) == 0
+    shown = capsys.readouterr().out
+    assert "handwritten, 55 images" in shown
+    for word in ("class", "mean class accuracy", "%"):
+        assert word in shown
+
+
+def test_bad_input(digits_run: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(folders / "fonts", folders / "words")
+    (folders / "words" / "9").rename(folders / "words" / "nine")
+    shutil.copytree(folders / "handwritten" / "3", folders / "unlabelled")
+    place = ["--data", "folder", "--root", str(folders)]
+    for args, message in (
+        ([*place, "--source", "words", "--target", "words"], "lacking 9, unknown nine"),
+        ([*place, "--source", "fonts", "--target", "unlabelled"], "unlabelled has no labels"),
+        ([*place], "data.source is missing"),
+        (["--root", "nowhere", "--data", "folder", "--source", "a", "--target", "b"], "does not exist"),
+        (["--set", "data.resize=64"], "data.resize is fixed by the checkpoint"),
+        (["--set", "optim.lr=1"], "settings of the data section"),
+        (["--set", "data.nmae=1"], "did you mean 'data.name'"),
+        (["--set", "data.root"], "--set takes section.field=value, got 'data.root'"),
+        (["--batch-size", "0"], "--batch-size must be at least 1"),
+    ):
+        assert main(["eval", "--checkpoint", str(digits_run), *args]) == 2, args
+        assert message in capsys.readouterr().err
+
+
+def test_classes_in_another_order(digits_run: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list that counts the classes from the other end would be scored wrong, and isn't."""
+    files = sorted((folders / "fonts").rglob("*.png"))
+    lines = [f"{file.relative_to(folders)} {9 - int(file.parent.name)}\n" for file in files]
+    Path("turned.txt").write_text("".join(lines))
+    args = ["--data", "lists", "--root", str(folders), "--source", "turned.txt", "--target", "turned.txt"]
+    assert main(["eval", "--checkpoint", str(digits_run), *args]) == 2
+    assert "another order (class 0: expected '0', found '9')" in capsys.readouterr().err

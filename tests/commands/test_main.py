@@ -1,0 +1,156 @@
+"""The command line: its exit codes, its help, and messages for people."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fastget.commands.main import main
+from fastget.config import Config, walk
+
+SHORT = ["--set", "train.max_steps=4", "train.warmup_steps=2", "train.batch_size=4", "network.name=small",
+         "network.weights=none", "data.resize=16", "data.crop=12"]  # fmt: skip
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """Two domains of two classes."""
+    random = np.random.default_rng(0)
+    for domain in ("photo", "sketch"):
+        for name in ("cat", "dog"):
+            (tmp_path / "data" / domain / name).mkdir(parents=True)
+            for i in range(6):
+                pixels = random.integers(0, 255, (20, 24, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "data" / domain / name / f"{i}.jpg")
+    return tmp_path / "data"
+
+
+def test_folder_data(folders: Path) -> None:
+    args = ["train", "--data", "folder", "--root", str(folders), "--source", "photo", "--target", "sketch", *SHORT]
+    assert main([*args, "--out", "r"]) == 0
+    assert Path("r/checkpoints/final.pt").is_file()
+    assert main([*args, "--out", "r"]) == 2
+    assert main([*args, "--out", "r", "--resume", "auto"]) == 0
+    assert main(["train", "--config", "r/config.yaml"]) == 0
+
+
+def test_unlabelled_target_is_predicted_not_scored(folders: Path) -> None:
+    plain = folders / "plain"
+    plain.mkdir()
+    for i, file in enumerate((folders / "sketch").rglob("*.jpg")):
+        file.rename(plain / f"{i}.jpg")
+    args = ["train", "--data", "folder", "--root", str(folders), "--source", "photo", "--target", "plain", *SHORT]
+    assert main([*args, "--out", "u"]) == 0
+    assert "null" in Path("u/summary.json").read_text()
+    assert len(Path("u/predictions.csv").read_text().splitlines()) == 13
+
+
+def test_list_data(folders: Path) -> None:
+    for domain in ("photo", "sketch"):
+        lines = [f"{domain}/{name}/{i}.jpg {label}\n" for label, name in enumerate(("cat", "dog")) for i in range(6)]
+        Path(f"{domain}.txt").write_text("".join(lines))
+    args = [
+        "train",
+        "--data",
+        "lists",
+        "--root",
+        str(folders),
+        "--source",
+        "photo.txt",
+        "--target",
+        "sketch.txt",
+        *SHORT,
+    ]
+    assert main([*args, "--out", "l"]) == 0
+    assert '"cat"' in Path("l/summary.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--set", "get.tua=1"], "did you mean 'get.tau'"),
+        (["--set", "tau"], "section.field=value"),
+        (["--data", "folder"], "data.source is missing"),
+        (["--data", "folder", "--source", "a", "--target", "b"], "data.root is missing"),
+        (["--data", "folder", "--source", "a", "--target", "b", "--root", "nowhere"], "does not exist"),
+        (["--data", "lists", "--source", "a.txt", "--target", "b.txt"], "cannot read the list file a.txt"),
+        (["--data", "visdaa"], "unknown data set"),
+        (["--config", "no.yaml"], "cannot read the configuration file"),
+        (["--recipe", "papr"], "did you mean 'paper'"),
+        (["--method", "dann"], "one of get, source-only"),
+        (["--seeds", "a"], "whole numbers"),
+    ],
+)
+def test_bad_input_is_exit_code_2(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *args]) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert message in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", "holds no image"),
+        ("photo/cat/0.jpg x\n", "line 1: the label must be a whole number, got 'x'"),
+        ("photo/cat/0.jpg\n", "the label is missing"),
+        ("photo/cat/0.jpg 0\n\nphoto/cat/none.jpg 1\n", "none.jpg"),
+    ],
+)
+def test_bad_lists(folders: Path, source: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.txt").write_text(source)
+    Path("t.txt").write_text("sketch/cat/0.jpg 0\n")
+    assert (
+        main(["train", "--data", "lists", "--root", str(folders), "--source", "s.txt", "--target", "t.txt", *SHORT])
+        == 2
+    )
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_target_class_out_of_range(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.txt").write_text("photo/cat/0.jpg 0\nphoto/dog/0.jpg 1\n")
+    Path("t.txt").write_text("sketch/cat/0.jpg 0\n\nsketch/cat/1.jpg 7\n")
+    assert (
+        main(["train", "--data", "lists", "--root", str(folders), "--source", "s.txt", "--target", "t.txt", *SHORT])
+        == 2
+    )
+    shown = capsys.readouterr().err.replace("\n", " ")
+    assert "t.txt, line 3" in shown
+    assert "class 7" in shown
+
+
+def test_wrong_usage_is_exit_code_2() -> None:
+    for args in (["trian"], ["train", "--nonsense"], []):
+        with pytest.raises(SystemExit) as stop:
+            main(args)
+        assert stop.value.code == 2
+
+
+def test_a_failed_run_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--set", "train.max_steps=6", "train.log_every=1", "optim.lr=1e18", "--out", "f"]) == 1
+    assert "Try a lower optim.lr" in " ".join(capsys.readouterr().err.split())
+
+
+def test_help_explains_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for key, info, _ in walk(Config()):
+        assert key in text
+        assert info.metadata["help"] in text
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    for word in ("Python", "torch", "CUDA", "triton", "DALI", "apex", "get.backend", "data.loader"):
+        assert word in text
+
+
+def test_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "fastget", "--help"], capture_output=True, text=True, check=True)
+    assert "usage: fastget" in done.stdout

@@ -1,0 +1,131 @@
+"""UDA, PDA, SSDA and imbalance: pure functions whose record rebuilds a split to the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastget.data import protocols
+from fastget.data.lists import UNLABELLED, ImageList, domains_from_lists
+
+
+def domain(counts: list[int], name: str = "target") -> ImageList:
+    """So many images of each class."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    paths = [f"{name}/{label}/{i:04d}.jpg" for i, label in enumerate(labels)]
+    return ImageList(name, Path("/data"), paths, labels, tuple(f"class{c}" for c in range(len(counts))))
+
+
+def paths(images: ImageList) -> set[str]:
+    return set(images.paths)
+
+
+def test_uda_leaves_the_lists_alone() -> None:
+    source, target = domain([5, 5], "source"), domain([3, 4])
+    split = protocols.apply(source, target)
+    assert (split.source, split.target, split.labelled_target) == (source, target, None)
+    assert split.record["lists"]["target"]["images"] == 7
+
+
+def test_pda_keeps_the_first_classes() -> None:
+    target = domain([4] * 65)
+    kept = protocols.pda(target, 25)
+    assert set(kept.labels.tolist()) == set(range(25))
+    assert len(kept) == 100
+    assert kept.classes == target.classes  # the network still has all of them
+    assert protocols.apply(target, target, setting="pda").record["pda_classes"] == list(target.classes[:32])
+    for count in (0, 66):
+        with pytest.raises(ValueError, match=r"data\.pda_classes must be 1 to 65"):
+            protocols.pda(target, count)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    counts=st.lists(st.integers(4, 30), min_size=1, max_size=8), shots=st.sampled_from([1, 3]), seed=st.integers(0, 99)
+)
+def test_ssda_draws_so_many_of_each_class(counts: list[int], shots: int, seed: int) -> None:
+    target = domain(counts)
+    labelled, unlabelled = protocols.ssda(target, shots, seed)
+    assert labelled.counts().tolist() == [shots] * len(counts)
+    assert paths(labelled) | paths(unlabelled) == paths(target)
+    assert not paths(labelled) & paths(unlabelled)
+    again, _ = protocols.ssda(target, shots, seed)
+    assert again.paths == labelled.paths
+
+
+def test_a_split_depends_on_the_seed_and_not_on_the_order() -> None:
+    target = domain([30, 40])
+    labelled, _ = protocols.ssda(target, 3, 0)
+    assert paths(protocols.ssda(target, 3, 1)[0]) != paths(labelled)
+    shuffled = target.take(np.random.default_rng(0).permutation(len(target)))
+    assert paths(protocols.ssda(shuffled, 3, 0)[0]) == paths(labelled)
+    # A file that is gone changes nothing but itself.
+    gone = target.keep(np.array([path != labelled.paths[0] for path in target.paths]))
+    assert paths(labelled) - paths(protocols.ssda(gone, 3, 0)[0]) == {labelled.paths[0]}
+
+
+def test_ssda_needs_more_images_than_shots() -> None:
+    with pytest.raises(ValueError, match=r"class1 \(3\)"):
+        protocols.ssda(domain([9, 3]), 3, 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(counts=st.lists(st.integers(1, 50), min_size=2, max_size=9), seed=st.integers(0, 99))
+def test_imbalance_thins_the_first_half_of_the_classes(counts: list[int], seed: int) -> None:
+    target = domain(counts)
+    kept = protocols.imbalance(target, 0.3, seed)
+    for c, count in enumerate(kept.counts().tolist()):
+        if c < len(counts) // 2:
+            assert count == max(1, int(counts[c] * 0.3 + 0.5))
+        else:
+            assert count == counts[c]
+    assert paths(kept) <= paths(target)
+
+
+def test_imbalance_goes_on_top_of_pda_and_ssda() -> None:
+    source = domain([10] * 8, "source")
+    pda = protocols.apply(source, domain([10] * 8), setting="pda", classes=4, imbalanced=True, seed=1)
+    assert pda.target.counts().tolist() == [3, 3, 10, 10, 0, 0, 0, 0]
+    ssda = protocols.apply(source, domain([13] * 8), setting="ssda", shots=3, imbalanced=True)
+    assert ssda.target.counts().tolist() == [3] * 4 + [10] * 4
+    assert ssda.labelled_target
+    assert not paths(ssda.labelled_target) & paths(ssda.target)
+
+
+def test_the_record_tells_a_split_from_another() -> None:
+    source, target = domain([9, 9], "source"), domain([9, 9])
+    records = [
+        protocols.apply(source, target, setting="ssda", shots=1, seed=seed).record["lists"]["target"]["sha256"]
+        for seed in (0, 0, 1)
+    ]
+    assert records[0] == records[1] != records[2]
+
+
+def test_published_lists_are_taken_as_they_are() -> None:
+    source, target = domain([9, 9], "source"), domain([9, 9])
+    given_lists = target.keep(np.arange(18) % 9 == 0), target.keep(np.arange(18) % 9 != 0)
+    split = protocols.apply(source, target, setting="ssda", shots=1, published=given_lists)
+    assert (split.labelled_target, split.target) == given_lists
+    assert split.record["split"] == "published lists"
+
+
+def test_a_written_list_is_read_again(tmp_path: Path) -> None:
+    target = domain([4, 5])
+    protocols.write_list(target, tmp_path / "a.txt")
+    source, again = domains_from_lists(tmp_path / "a.txt", tmp_path / "a.txt", target.root)
+    assert again.paths == target.paths
+    assert np.array_equal(source.labels, target.labels)
+
+
+@pytest.mark.parametrize("setting", ["pda", "ssda"])
+def test_a_target_without_labels_cannot_be_split(setting: protocols.Setting) -> None:
+    target = domain([4, 4])
+    blind = ImageList("blind", target.root, target.paths, np.full(8, UNLABELLED), target.classes)
+    with pytest.raises(ValueError, match="has no labels"):
+        protocols.apply(target, blind, setting=setting, classes=1, shots=1)
+    with pytest.raises(ValueError, match="has no labels"):
+        protocols.apply(target, blind, imbalanced=True)

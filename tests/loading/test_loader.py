@@ -1,0 +1,410 @@
+"""Loaders: the same pixels from all, batches as a pure function, and bad files that do not end a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import v2
+
+from fastget.config import DataConfig
+from fastget.data.decode import read_image
+from fastget.data.find import load_domains
+from fastget.data.lists import ImageList, domains_from_folders
+from fastget.data.packed.read import Cache, Packed, Recipe
+from fastget.data.packed.write import pack
+from fastget.loading import dali
+from fastget.loading.dali import dali_batches, define
+from fastget.loading.dali_feed import Feed
+from fastget.loading.loader import MEAN, STD, Backend, Loader, Stream, TooManyBadImages, choose_loader, normalise
+from fastget.loading.sampling import EvalSampler, TrainSampler
+from fastget.loading.streams import BadFiles
+from tests.pictures import image_list, photograph, write_domains, write_encodings
+
+CPU = torch.device("cpu")
+BACKENDS: list[Backend] = ["torchvision", "dali"]
+RESIZE, CROP = 64, 56
+
+
+def stream(
+    images: ImageList, batch: int = 8, *, train: bool = True, rank: int = 0, world: int = 1, **fields: Any
+) -> Stream:
+    margin = RESIZE - CROP
+    views = fields.pop("views", 1)
+    sampler: TrainSampler | EvalSampler
+    if train:
+        sampler = TrainSampler(
+            len(images), batch, seed=3, stream="source", margin=margin, flip=True, rank=rank, world=world, views=views
+        )
+    else:
+        sampler = EvalSampler(len(images), batch, margin=margin, rank=rank, world=world)
+    return Stream(images, sampler, RESIZE, CROP, **fields)
+
+
+def take(loader: Loader, count: int, start: int = 0) -> list[Any]:
+    batches = loader.batches(start)
+    return [next(batches) for _ in range(count)]
+
+
+def levels(images: Tensor) -> Tensor:
+    """Undo the normalisation: (b, 3, H, W) in levels of 0 to 255."""
+    mean, std = (torch.tensor(values).view(3, 1, 1) * 255 for values in (MEAN, STD))
+    return images * std + mean
+
+
+@pytest.fixture(scope="module")
+def domains(tmp_path_factory: pytest.TempPathFactory) -> tuple[ImageList, ImageList]:
+    return domains_from_folders(write_domains(tmp_path_factory.mktemp("domains")), "photo", "sketch")
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> ImageList:
+    """A list whose files a test may damage."""
+    return domains_from_folders(write_domains(tmp_path), "photo", "sketch")[0]
+
+
+# --- pixels --------------------------------------------------------------------------------------
+
+
+def test_the_host_gives_torchvision_s_own_pixels(tmp_path: Path) -> None:
+    """Resize and CenterCrop of torchvision's v2 on PIL images, to the bit before normalisation."""
+    names = [name for name in write_encodings(tmp_path) if name != "sixteen_bit.png"]  # which PIL saturates
+    oracle = v2.Compose([v2.Resize((RESIZE, RESIZE)), v2.CenterCrop(CROP), v2.PILToTensor()])
+    (batch,) = Loader(stream(image_list(tmp_path, names), 32, train=False), CPU, "torchvision", 2).batches()
+    for name, image in zip(names, levels(batch.images), strict=True):
+        wanted = oracle(Image.open(tmp_path / name).convert("RGB"))
+        assert (image - wanted).abs().max() < 1e-3, name
+
+
+@pytest.mark.parametrize("size", [(RESIZE, CROP), (256, 224), (256, 256)])
+def test_dali_and_torchvision_agree_to_a_level(tmp_path: Path, size: tuple[int, int]) -> None:
+    """Every encoding, up to the edges of the image."""
+    images = image_list(tmp_path, write_encodings(tmp_path))
+    sampler = EvalSampler(len(images), 32, margin=size[0] - size[1])
+    one, other = (
+        next(Loader(Stream(images, sampler, *size), CPU, backend, 2).batches()).images for backend in BACKENDS
+    )
+    apart = (levels(one) - levels(other)).abs().amax(dim=(1, 2, 3))
+    assert {name: float(d) for name, d in zip(images.paths, apart, strict=True) if d > 1.001} == {}
+
+
+def test_random_crops_agree_and_reach_the_edges(domains: tuple[ImageList, ImageList]) -> None:
+    one, other = (take(Loader(stream(domains[0], views=2), CPU, backend, 2), 6) for backend in BACKENDS)
+    for a, b in zip(one, other, strict=True):
+        assert np.array_equal(a.index, b.index)
+        assert torch.equal(a.labels, b.labels)
+        for first, second in ((a.images, b.images), (a.second, b.second)):
+            assert (levels(first) - levels(second)).abs().max() <= 1.001
+        assert not torch.equal(a.images, a.second)
+
+
+def test_normalise_is_torchvision_s(domains: tuple[ImageList, ImageList]) -> None:
+    image = torch.randint(0, 256, (2, 9, 9, 3), dtype=torch.uint8)
+    oracle = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])(image.permute(0, 3, 1, 2))
+    assert torch.allclose(normalise(image), oracle, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_channels_last_and_held_batches_stay_as_they_are(
+    domains: tuple[ImageList, ImageList], backend: Backend
+) -> None:
+    batches = Loader(stream(domains[0]), CPU, backend, 2).batches()
+    held = [next(batches) for _ in range(6)]
+    copies = [batch.images.clone() for batch in held]
+    for _ in range(4):
+        next(batches)
+    for batch, copy in zip(held, copies, strict=True):
+        assert torch.equal(batch.images, copy)
+        assert batch.images.is_contiguous(memory_format=torch.channels_last)
+        assert batch.images.dtype == torch.float32
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_seeking_and_ranks(domains: tuple[ImageList, ImageList], backend: Backend) -> None:
+    walked = take(Loader(stream(domains[0]), CPU, backend, 2), 7)
+    sought = take(Loader(stream(domains[0]), CPU, backend, 1), 2, start=5)
+    for a, b in zip(walked[5:], sought, strict=True):
+        assert torch.equal(a.images, b.images)
+        assert np.array_equal(a.index, b.index)
+    ranks = [take(Loader(stream(domains[0], rank=r, world=4), CPU, backend, 1), 1, start=5)[0] for r in range(4)]
+    assert torch.equal(torch.cat([batch.images for batch in ranks]), walked[5].images)
+    assert torch.equal(torch.cat([batch.labels for batch in ranks]), walked[5].labels)
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "synthetic"])
+@pytest.mark.parametrize("world", [1, 3])
+def test_evaluation_sees_every_image_once(domains: tuple[ImageList, ImageList], backend: Backend, world: int) -> None:
+    seen: list[int] = []
+    for rank in range(world):
+        for batch in Loader(stream(domains[1], 7, train=False, rank=rank, world=world), CPU, backend, 2).batches():
+            seen += batch.index.tolist()
+            assert len(batch.images) == len(batch.index) == len(batch.labels)
+    assert seen == list(range(len(domains[1])))
+
+
+def test_choose_loader() -> None:
+    assert choose_loader("auto", CPU) == "torchvision"
+    assert choose_loader("dali", CPU) == "dali"
+    assert choose_loader("auto", torch.device("cuda")) == "dali"
+
+
+# --- bad files -----------------------------------------------------------------------------------
+
+
+def spoil(file: str, how: str) -> None:
+    path = Path(file)
+    data = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    elif how == "gif":
+        photograph().save(path, format="GIF")
+    else:
+        path.write_bytes({"text": b"no image", "cut": data[: len(data) // 2], "empty": b""}[how])
+
+
+@pytest.mark.parametrize("how", ["gone", "text", "gif", "cut", "empty"])
+def test_a_file_that_turns_bad_is_replaced_and_named(mortal: ImageList, how: str) -> None:
+    clean = take(Loader(stream(mortal), CPU, "torchvision", 2), 12)
+    victim = int(clean[6].index[3])
+    made = {}
+    for backend in BACKENDS:
+        loader = Loader(stream(mortal), CPU, backend, 2)
+        batches = loader.batches()
+        before = next(batches)
+        if backend == BACKENDS[0]:
+            spoil(mortal.file(victim), how)  # while the loader runs, some batches ahead of the one in use
+        made[backend] = [before, *(next(batches) for _ in range(11))]
+        (bad,) = [bad for batch in made[backend] for bad in batch.bad]
+        assert bad.path == mortal.file(victim)
+        assert bad.reason
+        assert len(loader.bad) == 1
+    assert all(victim not in batch.index for batch in made["dali"])
+    for a, b in zip(made["torchvision"][3:], made["dali"][3:], strict=True):  # the first may have been made in time
+        assert np.array_equal(a.index, b.index)
+        assert torch.equal(a.labels, torch.from_numpy(mortal.labels[a.index]))
+        assert (levels(a.images) - levels(b.images)).abs().max() <= 1.001
+    for a, b in zip(clean, made["dali"], strict=True):  # nothing else changed
+        others = a.index != victim
+        assert np.array_equal(a.index[others], b.index[others])
+    # A run that is resumed draws the same stand-ins.
+    again = take(Loader(stream(mortal), CPU, "torchvision", 2), 1, start=6)[0]
+    assert np.array_equal(again.index, made["dali"][6].index)
+
+
+def test_ranks_agree_on_stand_ins(mortal: ImageList) -> None:
+    victim = int(stream(mortal).sampler(2).index[5])
+    spoil(mortal.file(victim), "gone")
+    whole = take(Loader(stream(mortal), CPU, "torchvision", 1), 1, start=2)[0]
+    parts = [take(Loader(stream(mortal, rank=r, world=2), CPU, "torchvision", 1), 1, start=2)[0] for r in range(2)]
+    assert np.array_equal(np.concatenate([part.index for part in parts]), whole.index)
+    assert victim not in whole.index
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_evaluation_leaves_bad_files_out(mortal: ImageList, backend: Backend) -> None:
+    for index in (0, 1, 2, 20):  # a whole batch, and one in the middle
+        spoil(mortal.file(index), "text" if index else "gone")
+    loader = Loader(stream(mortal, 3, train=False, bad_threshold=0.5), CPU, backend, 2)
+    seen = [i for batch in loader.batches() for i in batch.index.tolist()]
+    assert seen == [i for i in range(len(mortal)) if i not in (0, 1, 2, 20)]
+    assert sorted(bad.path for bad in loader.bad.files) == sorted(mortal.file(i) for i in (0, 1, 2, 20))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_too_many_bad_files_end_it(mortal: ImageList, backend: Backend) -> None:
+    for index in range(0, 36, 3):
+        spoil(mortal.file(index), "gone")
+    with pytest.raises(TooManyBadImages, match=r"of the 36 images of photo .*bad_threshold=0\.1") as error:
+        take(Loader(stream(mortal, bad_threshold=0.1), CPU, backend, 2), 10)
+    assert len(error.value.files) == 4  # a tenth of 36, and one more
+    assert take(Loader(stream(mortal, bad_threshold=0.4), CPU, backend, 2), 10)[-1].images.shape[0] == 8
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_threshold_of_nothing(mortal: ImageList, backend: Backend) -> None:
+    spoil(mortal.file(0), "gone")
+    with pytest.raises(TooManyBadImages):
+        take(Loader(stream(mortal, bad_threshold=0), CPU, backend, 2), 10)
+
+
+def test_a_pipeline_that_fails_is_started_again(mortal: ImageList, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PNG whose damage only shows in decoding: DALI's pipeline is lost, the run is not."""
+    draw = stream(mortal).sampler(4)
+    victim = next(i for i in draw.index.tolist() if mortal.paths[i].endswith("png"))
+    data = bytearray(Path(mortal.file(victim)).read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 64] = bytes(64)
+    Path(mortal.file(victim)).write_bytes(data)
+    started: list[int] = []
+    define_one = dali.define
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        started.append(1)
+        return define_one(*args, **kwargs)
+
+    monkeypatch.setattr(dali, "define", counted)
+    one, other = (take(Loader(stream(mortal), CPU, backend, 2), 9) for backend in BACKENDS)
+    assert len(started) == 2
+    for a, b in zip(one, other, strict=True):
+        assert np.array_equal(a.index, b.index)
+        assert (levels(a.images) - levels(b.images)).abs().max() <= 1.001
+    for batches in (one, other):
+        assert [bad.path for batch in batches for bad in batch.bad] == [mortal.file(victim)]
+
+
+class Moody:
+    """A pipeline that fails for no reason that a file could give: at one run, or at every one."""
+
+    def __init__(self, pipeline: Any, always: bool) -> None:
+        self.pipeline, self.always, self.runs = pipeline, always, 0
+
+    def build(self) -> None:
+        self.pipeline.build()
+
+    def run(self) -> Any:
+        self.runs += 1
+        outputs = self.pipeline.run()
+        if self.always or self.runs == 3:
+            raise RuntimeError("out of some memory")
+        return outputs
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_failure_that_no_file_explains(
+    domains: tuple[ImageList, ImageList], monkeypatch: pytest.MonkeyPatch, always: bool
+) -> None:
+    clean = take(Loader(stream(domains[0]), CPU, "dali", 2), 7)
+    define_one = dali.define
+    monkeypatch.setattr(dali, "define", lambda *args, **kwargs: Moody(define_one(*args, **kwargs), always))
+    if always:
+        with pytest.raises(RuntimeError, match=r"out of some memory\. Use data\.loader=torchvision"):
+            take(Loader(stream(domains[0]), CPU, "dali", 2), 7)
+    else:
+        for a, b in zip(clean, take(Loader(stream(domains[0]), CPU, "dali", 2), 7), strict=True):
+            assert np.array_equal(a.index, b.index)
+            assert (levels(a.images) - levels(b.images)).abs().max() <= 1.001
+
+
+# --- the GPU's pipeline, without a GPU -----------------------------------------------------------
+
+
+Operator = tuple[str, str, dict[str, bytes], list[tuple[str, str]]]  # name, device, arguments, inputs with devices
+
+
+def fields(message: bytes) -> list[tuple[int, Any]]:
+    """(number, value) of each field of a protocol buffer."""
+
+    def varint(at: int) -> tuple[int, int]:
+        value = shift = 0
+        while True:
+            byte = message[at]
+            value |= (byte & 127) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 128:
+                return value, at
+
+    found: list[tuple[int, Any]] = []
+    at = 0
+    while at < len(message):
+        tag, at = varint(at)
+        if tag & 7 == 0:
+            value, at = varint(at)
+            found.append((tag >> 3, value))
+        else:
+            size, at = varint(at) if tag & 7 == 2 else ({1: 8, 5: 4}[tag & 7], at)
+            found.append((tag >> 3, message[at : at + size]))
+            at += size
+    return found
+
+
+def operators(what: Stream, gpu: bool) -> list[Operator]:
+    """The operators of a stream's pipeline, read from what DALI serialises it to. No GPU is needed for that."""
+    feed = Feed(what, BadFiles(what.images, 0.01), 0, 1)
+    try:
+        serialised = define(what, feed, gpu=gpu, device_id=None, workers=1).serialize()
+    finally:
+        feed.close()
+    return [_operator(value) for number, value in fields(serialised) if number == 5]
+
+
+def _operator(message: bytes) -> Operator:
+    inside = fields(message)
+    name = next(value for number, value in inside if number == 1).decode()
+    arguments, inputs = {}, []
+    for number, value in inside:
+        if number == 2:
+            part = dict(fields(value))
+            inputs.append((part[1].decode(), part[2].decode()))
+        if number == 4:
+            key = dict(fields(value))[1].decode()
+            if not key.startswith("_origin_stack"):
+                arguments[key] = value
+    device = dict(fields(arguments.pop("device")))[5].decode()
+    return name, device, arguments, inputs
+
+
+def test_the_gpu_pipeline_is_the_cpu_one_on_another_device(domains: tuple[ImageList, ImageList]) -> None:
+    cpu, gpu = (operators(stream(domains[0], views=2), gpu) for gpu in (False, True))
+    assert [op[0] for op in cpu] == [op[0] for op in gpu]
+    names = [op[0] for op in cpu]
+    assert names.index("ExternalSource") < names.index("decoders__Image") < names.index("CropMirrorNormalize")
+    decoder = names.index("decoders__Image")
+    for one, other in zip(cpu, gpu, strict=True):
+        assert one[2].keys() == other[2].keys(), one[0]
+        for key, value in one[2].items():
+            assert value == other[2][key], (one[0], key)
+    assert {op[1] for op in cpu} == {"cpu"}
+    assert gpu[decoder][1] == "mixed"
+    # Whatever touches pixels after the decoder is on the GPU; what computes sizes stays on the processor.
+    for name, device, _, inputs in gpu[decoder + 1 :]:
+        if name in ("Resize", "CropMirrorNormalize"):
+            assert device == "gpu", name
+            assert inputs[0][1] == "gpu", name
+    crops = [op[2] for op in gpu if op[0] == "CropMirrorNormalize"]
+    assert len(crops) == 2  # two views
+    assert all(b"HWC" in crop["output_layout"] for crop in crops)  # channels last
+
+
+def test_the_packed_pipeline_decodes_on_the_gpu(domains: tuple[ImageList, ImageList], tmp_path: Path) -> None:
+    recipe = Recipe("jpeg", RESIZE)
+    cache = Cache.open(pack(domains[0], tmp_path / "cache", recipe).folder)
+    assert cache
+    what = stream(domains[0], packed=Packed(cache, cache.find(domains[0])[0]))
+    assert [(op[0], op[1]) for op in operators(what, gpu=True)][:2] == [
+        ("ExternalSource", "cpu"),
+        ("decoders__Image", "mixed"),
+    ]
+    assert "Resize" not in [op[0] for op in operators(what, gpu=True)]
+    # The same pipeline on the CPU gives what the host decodes from the same records.
+    device_free = dali_batches(what, BadFiles(domains[0], 0.01), CPU, 2, 0)
+    for (draw, images, _), batch in zip(device_free, take(Loader(what, CPU, "dali", 2), 3), strict=False):
+        assert np.array_equal(draw.index, batch.index)
+        assert (levels(images) - levels(batch.images)).abs().max() <= 1.001
+
+
+def test_read_image_is_resized_by_torchvision_s_rule(tmp_path: Path) -> None:
+    photograph().save(tmp_path / "a.png")
+    wanted = v2.functional.resize(photograph(), [50, 50])
+    assert np.array_equal(np.asarray(read_image(str(tmp_path / "a.png"), 50)), np.asarray(wanted))
+
+
+def test_load_domains_of_ssda_has_three_streams(tmp_path: Path) -> None:
+    root = write_domains(tmp_path)
+    config = DataConfig(name="folder", root=str(root), source="photo", target="sketch", setting="ssda", shots=3)
+    found = load_domains(config)
+    assert found.labelled_target
+    assert found.labelled_target.counts().tolist() == [3, 3, 3]
+    assert len(found.evaluation) == 27
+    streams = {role: Loader(stream(images, 3), CPU, "torchvision", 1) for role, images in found.lists().items()}
+    assert {role: len(take(loader, 1)[0].index) for role, loader in streams.items()} == {
+        "source": 3,
+        "target": 3,
+        "labelled_target": 3,
+    }

@@ -1,0 +1,297 @@
+"""The step, counted: image passes, waits for the device, collectives; the float16 scaler; precision; resuming."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastget.common.precision import choose_precision, cpu_has_bfloat16
+from fastget.config import Config
+from fastget.data.find import load_domains
+from fastget.methods.get import GeT
+from fastget.runs.checkpoint import load_checkpoint
+from fastget.training.engine import Engine
+from fastget.training.optim import choose_impl
+from fastget.training.train import train
+from tests.support import metrics, tiny
+
+CPU = torch.device("cpu")
+# what makes the host wait for the device, or has a shape that depends on values
+WAITS = {
+    "aten._local_scalar_dense",
+    "aten.nonzero",
+    "aten.masked_select",
+    "aten.bincount",
+    "aten.equal",
+    "aten.is_nonzero",
+}
+
+
+class Waits(TorchDispatchMode):
+    """Collects the operations that would make the host wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func).rsplit(".", 1)[0]
+        if name in WAITS:
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def make(**settings: Any) -> Engine:
+    config: Config = tiny("run", **settings)
+    return Engine(config, 0, load_domains(config.data), CPU)
+
+
+@contextlib.contextmanager
+def stepping(engine: Engine, until: int) -> Iterator[Any]:
+    """The engine's batches, after training up to a step."""
+    batches = engine.batches()
+    while engine.step < until:
+        engine.train_step(next(batches))
+    yield batches
+    batches.close()
+
+
+def test_image_passes_of_a_step() -> None:
+    engine = make()
+    forwards: list[int] = []
+    engine.network.backbone.register_forward_hook(lambda m, i, o: forwards.append(len(i[0])))
+    with stepping(engine, 6) as batches:
+        forwards.clear()
+        engine.train_step(next(batches))
+    assert forwards == [16, 16]  # source once, target once, nothing else
+
+
+def test_a_step_never_waits_for_the_device() -> None:
+    engine = make()
+    with stepping(engine, 6) as batches:
+        batch = next(batches)
+        with Waits() as waits:
+            engine.train_step(batch)
+            engine.train_step(batch)
+    assert waits.seen == []
+    with Waits() as waits:
+        engine.read_means()
+    assert waits.seen  # the trap can spring
+
+
+def test_one_collective_beside_ddps_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    engine = make()
+    monkeypatch.setattr(GeT, "_world_size", lambda self: 2)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda t, group=None: calls.append(t.numel()))
+    with stepping(engine, 6) as batches:
+        calls.clear()
+        engine.train_step(next(batches))
+    C, D = 10, 256
+    assert calls == [3 * C + 2 + C + C * D]  # column sums, prior, rows, counts and class sums in one buffer
+
+
+def test_float16_overflow_skips_the_step_and_the_memory() -> None:
+    engine = make(train__precision="float16")
+    with stepping(engine, 6) as batches:
+        assert engine.get is not None
+        before = {name: value.clone() for name, value in engine.model.state_dict().items()}
+        scale = engine.scaler.get_scale()
+        handle = engine.network.classifier.weight.register_hook(lambda grad: grad * torch.inf)
+        engine.train_step(next(batches))
+        handle.remove()
+        after = engine.model.state_dict()
+        assert engine.scaler.get_scale() < scale
+        for name, value in before.items():
+            if name != "get.health" and "running" not in name and "tracked" not in name:
+                assert torch.equal(value, after[name]), name
+        engine.train_step(next(batches))  # and the next step goes on
+        assert not torch.equal(before["get.mu"], engine.get.mu)
+
+
+def test_float16_and_bfloat16_follow_float32() -> None:
+    plain = metrics(train(tiny("f32"), quiet=True).folder)
+    for name in ("float16", "bfloat16"):
+        low = metrics(train(tiny(name, train__precision=name, train__force_precision=True), quiet=True).folder)
+        assert low[0]["loss"] == pytest.approx(plain[0]["loss"], rel=0.02)
+        assert low != plain
+
+
+def test_precision_is_chosen_by_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_precision("auto", CPU) == torch.float32
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert choose_precision("auto", torch.device("cuda")) == torch.bfloat16
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert choose_precision("auto", torch.device("cuda")) == torch.float16
+    with pytest.raises(ValueError, match=r"compute capability 8\.0"):
+        choose_precision("bfloat16", torch.device("cuda"))
+    (tmp_path / "old").write_text("flags : avx2 avx512f\n")
+    (tmp_path / "new").write_text("flags : avx2 avx512_bf16\n")
+    assert not cpu_has_bfloat16(tmp_path / "old")
+    assert cpu_has_bfloat16(tmp_path / "new")
+    assert not cpu_has_bfloat16(tmp_path / "none")
+    monkeypatch.setattr("fastget.common.precision.cpu_has_bfloat16", lambda: False)
+    with pytest.raises(ValueError, match=r"slower than float32.*force_precision"):
+        choose_precision("bfloat16", CPU)
+    assert choose_precision("bfloat16", CPU, force=True) == torch.bfloat16
+
+
+def test_optimizer_implementations_give_the_same_trajectory() -> None:
+    runs = [metrics(train(tiny(impl, optim__impl=impl), quiet=True).folder) for impl in ("fused", "plain")]
+    for one, other in zip(*runs, strict=True):
+        if "loss" in one:
+            assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
+
+
+def test_apex_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_impl("auto", CPU) == "fused"
+    with pytest.raises(ValueError, match="it is not installed"):
+        choose_impl("apex", CPU)
+    (tmp_path / "apex").mkdir()
+    (tmp_path / "apex" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="unrelated package"):
+        choose_impl("apex", CPU)
+    (tmp_path / "apex" / "optimizers").mkdir()
+    (tmp_path / "apex" / "optimizers" / "fused_sgd.py").write_text("")
+    assert choose_impl("apex", torch.device("cuda")) == "apex"
+    with pytest.raises(ValueError, match="CUDA devices only"):
+        choose_impl("apex", CPU)
+
+
+def test_compile_follows_eager() -> None:
+    eager, compiled = (metrics(train(tiny(f"c{c}", train__compile=c), quiet=True).folder) for c in (False, True))
+    assert compiled[0]["loss"] == pytest.approx(eager[0]["loss"], abs=1e-4)
+
+
+# --- going on from a checkpoint -----------------------------------------------------------------
+
+
+def test_another_runs_checkpoint_is_refused() -> None:
+    state = make().state()
+    for settings, message in (
+        ({"network__bottleneck_dim": 64}, r"other settings: network\.bottleneck_dim \(256 there, 64 here\)"),
+        ({"get__tau": 0.5}, "get.tau"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(**settings).load(state)
+    with pytest.raises(ValueError, match="another data set: it knows 2 classes"):
+        make().load({**state, "classes": ["a", "b"]})
+    with pytest.raises(ValueError, match=r"train\.seeds"):
+        make(train__seeds="7").load(state)
+    with pytest.raises(ValueError, match="lacks 'optimizer'"):
+        make().load({key: value for key, value in state.items() if key != "optimizer"})
+    with pytest.raises(ValueError, match="another network"):
+        make().load({**state, "model": make(network__bottleneck_dim=64).state()["model"]})
+    make(train__log_every=1).load(state)  # what the trajectory does not depend on may differ
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = train(tiny("a", train__checkpoint_every=3), quiet=True).folder
+    damaged = train(tiny("b", train__checkpoint_every=3), quiet=True).folder
+    for name in ("summary.json", "checkpoints/final.pt"):
+        (damaged / name).unlink()
+    last = damaged / "checkpoints" / "step_00000012.pt"
+    last.write_bytes(last.read_bytes()[:5000])
+    train(tiny("b", train__checkpoint_every=3, train__resume="auto"))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "step_00000012.pt is damaged" in shown
+    assert "going on from step 9" in shown
+    assert metrics(damaged) == metrics(whole)
+
+
+def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import fastget.runs.checkpoint as module
+
+    write, calls = module.write_atomically, 0
+
+    def full_once(file: Path, content: bytes) -> None:
+        nonlocal calls
+        calls += file.suffix == ".pt"
+        if calls == 2 and file.suffix == ".pt":
+            raise OSError(28, "No space left on device")
+        write(file, content)
+
+    monkeypatch.setattr(module, "write_atomically", full_once)
+    folder = train(tiny("full", train__checkpoint_every=3)).folder
+    assert "No space left on device" in " ".join(capsys.readouterr().out.split())
+    assert load_checkpoint(folder / "checkpoints" / "final.pt")["step"] == 12
+
+
+# --- selection, profile, tensorboard ------------------------------------------------------------
+
+
+def test_selection_needs_no_labels_and_stands_beside_the_final_model() -> None:
+    folder = train(tiny("sel", train__select="entropy"), quiet=True).folder
+    lines = [line for line in metrics(folder) if "entropy" in line]
+    best = min(lines, key=lambda line: line["entropy"])
+    state = load_checkpoint(folder / "checkpoints" / "selected.pt")
+    assert state["step"] == best["step"]
+    assert state["selected_by"] == {"entropy": best["entropy"]}
+    assert load_checkpoint(folder / "checkpoints" / "final.pt")["step"] == 12
+
+
+def test_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = train(tiny("prof", train__profile=True, train__max_steps=20)).folder
+    text = capsys.readouterr().out
+    for name in ("data", "forward", "E/C-step", "backward", "optimizer", "memory", "evaluation"):
+        assert name in text
+    assert "traceEvents" in (folder / "trace.json").read_text()
+
+
+def test_tensorboard_events() -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = train(tiny("tb", train__tensorboard=True), quiet=True).folder
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()
+    for tag in ("loss/loss", "run/images_per_second", "target (oracle)/accuracy", "target (label-free)/entropy",
+                "prior/total variation from the labels (oracle)", "prototypes/mean drift (1 - cosine)"):  # fmt: skip
+        assert tag in tags["scalars"], tag
+    assert "images/target" in tags["images"]
+    assert "prior/against the labels (oracle)" in tags["images"]
+
+
+# --- the GPU path, without a GPU ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_forward_pass_on_fake_cuda_tensors(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """autocast, channels_last and devices of the GPU path: mixed devices and hidden waits raise on fake tensors."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from fastget.bases.plain import Adaptation
+    from fastget.networks.network import build_network
+
+    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)  # or autocast is off
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *args: True)
+    config = tiny("fake", network__name="resnet18", network__weights="none", data__resize=64, data__crop=64)
+    network = build_network(config.network, 10, 64)
+    get = GeT(10, 256, backend="reference", check_now=False)
+    get._ready = True  # a look at mu would wait
+    model = Adaptation(network, get, 0.1)
+    with FakeTensorMode(allow_non_fake_inputs=False):
+        for module in model.modules():
+            for name, p in list(module._parameters.items()):
+                if p is not None:
+                    module._parameters[name] = torch.nn.Parameter(torch.empty(p.shape, device="cuda"))
+            for name, b in list(module._buffers.items()):
+                if b is not None:
+                    module._buffers[name] = torch.empty(b.shape, dtype=b.dtype, device="cuda")
+        images = torch.empty(4, 64, 64, 3, device="cuda").permute(0, 3, 1, 2)
+        labels = torch.zeros(4, dtype=torch.int64, device="cuda")
+        with torch.autocast("cuda", dtype):
+            losses = model(images, labels, images)
+        assert losses.features is not None
+        assert losses.out is not None
+        get.update(losses.features, losses.out)
+        assert losses.features.dtype == dtype
+        assert losses.loss.dtype == torch.float32
+        assert losses.loss.device.type == "cuda"
+        with pytest.raises(Exception, match="device"):
+            model(images.to("cpu"), labels, images)  # the check can fail

@@ -1,0 +1,258 @@
+"""Runs end to end on the embedded digits: what they write, and that they can be repeated to the bit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from rich.console import Console
+
+import fastget
+from fastget.common.device import choose_device
+from fastget.methods.get import GeT
+from fastget.runs.checkpoint import load_checkpoint
+from fastget.training.engine import RunFailed
+from fastget.training.train import over_seeds, train
+from tests.support import TINY, metrics, tiny
+
+
+def test_a_runs_folder(tmp_path: Path) -> None:
+    result = train(tiny("run", train__checkpoint_every=4), quiet=True)
+    folder = tmp_path / "run"
+    assert result.folder.resolve() == folder
+    assert {f.name for f in folder.iterdir()} == {
+        "config.yaml", "environment.json", "split.json", "metrics.jsonl", "timing.jsonl", "summary.json",
+        "predictions.csv", "checkpoints",
+    }  # fmt: skip
+    assert {f.name for f in (folder / "checkpoints").iterdir()} == {"step_00000008.pt", "step_00000012.pt", "final.pt"}
+
+    again = fastget.make_config(file=folder / "config.yaml")
+    assert again.train.max_steps == 12
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["versions"]["torch"] == torch.__version__.split("+")[0]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    logs = [line for line in lines if "loss" in line]
+    evaluations = [line for line in lines if "accuracy" in line]
+    assert [line["step"] for line in logs] == [3, 6, 9, 12]
+    assert [line["step"] for line in evaluations] == [6, 12]
+    assert all(line["images_per_second"] > 0 for line in logs)
+    assert "loss_g" not in logs[0]  # the warm-up
+    assert {"loss_source", "loss_target", "loss_g", "loss_f", "structure_g", "lr"} <= set(logs[-1])
+
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary == result.summary
+    assert summary["accuracy"] == evaluations[-1]["accuracy"]
+    assert len(summary["per_class_accuracy"]) == 10
+    mean = sum(summary["per_class_accuracy"].values()) / 10
+    assert summary["mean_class_accuracy"] == pytest.approx(mean)
+    assert summary["source_only"]["step"] == 4
+    assert len((folder / "predictions.csv").read_text().splitlines()) == 1 + 1797
+
+
+def test_two_runs_are_equal_to_the_bit() -> None:
+    first, second = train(tiny("a"), quiet=True), train(tiny("b"), quiet=True)
+    assert metrics(first.folder) == metrics(second.folder)
+    a, b = (load_checkpoint(r.folder / "checkpoints" / "final.pt")["model"] for r in (first, second))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    other = train(tiny("c", train__seeds="1"), quiet=True)
+    assert metrics(first.folder) != metrics(other.folder)
+
+
+def test_a_runs_own_config_repeats_it() -> None:
+    first = train(tiny("a"), quiet=True)
+    again = train(fastget.make_config(file=first.folder / "config.yaml"), quiet=True)
+    assert again.folder != first.folder
+    assert metrics(again.folder) == metrics(first.folder)
+
+
+def test_dali_and_torchvision_train_alike() -> None:
+    pytest.importorskip("nvidia.dali")
+    runs = [train(tiny(name, data__loader=name), quiet=True).folder for name in ("dali", "torchvision")]
+    for one, other in zip(*map(metrics, runs), strict=True):
+        if "loss" in one:
+            assert one["loss"] == pytest.approx(other["loss"], abs=2e-3)
+
+
+def test_the_kernels_train_like_the_reference() -> None:
+    """Under Triton's interpreter, on a few of the digits."""
+    pytest.importorskip("triton")
+    settings = {"train__max_steps": 24, "train__log_every": 1, "train__eval_every": 24, "train__batch_size": 8}
+    runs = [train(tiny(name, get__backend=name, **settings), quiet=True).folder for name in ("triton", "reference")]
+    one, other = (metrics(folder) for folder in runs)
+    compared = 0
+    for a, b in zip(one, other, strict=True):
+        for name in ("loss", "loss_g", "loss_f", "structure_g", "structure_f"):
+            if name in a:
+                assert a[name] == pytest.approx(b[name], abs=1e-4), (a["step"], name)
+                compared += 1
+    assert compared > 100
+
+
+def test_source_only_never_sees_the_target() -> None:
+    result = train(tiny("s", method__name="source-only"), quiet=True)
+    assert all("loss_target" not in line for line in metrics(result.folder))
+    assert result.summary["source_only"] is None
+    state = load_checkpoint(result.folder / "checkpoints" / "final.pt")["model"]
+    assert not any(name.startswith("get.") for name in state)
+
+
+def test_several_seeds(tmp_path: Path) -> None:
+    result = train(tiny("many", train__seeds="0,5"), quiet=True)
+    parts = [json.loads((tmp_path / "many" / f"seed-{s}" / "summary.json").read_text()) for s in (0, 5)]
+    accuracies = [part["accuracy"] for part in parts]
+    assert result.summary["accuracy"] == pytest.approx(sum(accuracies) / 2)
+    assert result.summary["accuracy_std"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
+    assert json.loads((tmp_path / "many" / "summary.json").read_text()) == result.summary
+    one = yaml.safe_load((tmp_path / "many" / "seed-5" / "config.yaml").read_text())
+    assert one["train"]["seeds"] == [5]
+
+
+def test_over_seeds_without_labels() -> None:
+    part = train(tiny("x", method__name="source-only"), quiet=True).summary
+    blank = {**part, "accuracy": None, "mean_class_accuracy": None, "per_class_accuracy": {"0": None}}
+    over = over_seeds([blank, blank])
+    assert over["accuracy"] is None
+    assert over["accuracy_std"] is None
+
+
+def test_resume_goes_on_to_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train(tiny("whole", train__checkpoint_every=5), quiet=True)
+    steps = 0
+    update = GeT.update
+
+    def stop_in_the_middle(self: GeT, *args: Any, **kwargs: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 4:  # step 8, after the checkpoint of step 5 and the log line of step 6
+            raise KeyboardInterrupt
+        update(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GeT, "update", stop_in_the_middle)
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny("part", train__checkpoint_every=5), quiet=True)
+    part = train(tiny("part", train__checkpoint_every=5, train__resume="auto"), quiet=True)
+    assert metrics(part.folder) == metrics(whole.folder)
+    a, b = (load_checkpoint(r.folder / "checkpoints" / "final.pt")["model"] for r in (whole, part))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert part.summary == whole.summary
+    again = train(tiny("part", train__checkpoint_every=5, train__resume="auto"), quiet=True)
+    assert again.summary == whole.summary
+
+
+def test_a_run_is_not_overwritten() -> None:
+    train(tiny("r", method__name="source-only"), quiet=True)
+    with pytest.raises(ValueError, match="already holds a run"):
+        train(tiny("r", method__name="source-only"), quiet=True)
+
+
+def test_default_folders_are_numbered(tmp_path: Path) -> None:
+    settings = {"train.max_steps": 2, "train.batch_size": 8, "method.name": "source-only"}
+    names = [train(fastget.make_config(settings), quiet=True).folder.name for _ in range(2)]
+    assert names == ["digits-fonts-handwritten-source-only", "digits-fonts-handwritten-source-only-2"]
+    assert train(fastget.make_config({**settings, "train.resume": "auto"}), quiet=True).folder.name == names[1]
+
+
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"cannot write to the run's folder .*file"):
+        train(tiny("file/run"), quiet=True)
+
+
+def test_nan_stops_the_run_with_step_and_advice() -> None:
+    with pytest.raises(RunFailed, match=r"step .*learning rate|loss became .* lower optim\.lr"):
+        train(tiny("nan", optim__lr=1e18), quiet=True)
+
+
+def test_warmup_must_leave_steps() -> None:
+    with pytest.raises(ValueError, match="leaves no step for GeT"):
+        train(tiny("w", train__warmup_steps=12), quiet=True)
+
+
+def test_linear_ramp_starts_at_nothing() -> None:
+    ramp = metrics(train(tiny("ramp", method__ramp="linear", train__warmup_steps=0), quiet=True).folder)
+    flat = metrics(train(tiny("flat", train__warmup_steps=0), quiet=True).folder)
+    assert ramp[0]["loss"] < flat[0]["loss"]
+    assert ramp[0]["loss"] < ramp[0]["loss_source"] + ramp[0]["loss_target"]
+    assert flat[0]["loss"] == pytest.approx(flat[0]["loss_source"] + flat[0]["loss_target"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"get.prior_estimate": "nearest", "get.prior_shrinkage": "true"}, {"get.prototype_labels": "y_M"}]
+)
+def test_extensions_train(options: dict[str, Any]) -> None:
+    config = fastget.make_config({**TINY, **options, "train.out": "e"})
+    assert 0 <= train(config, quiet=True).summary["accuracy"] <= 1
+
+
+def test_synthetic_images_train() -> None:
+    assert train(tiny("syn", data__loader="synthetic"), quiet=True).summary["steps"] == 12
+
+
+def test_what_is_printed() -> None:
+    console = Console(record=True, width=100, force_terminal=False)
+    train(tiny("p"), console=console)
+    text = console.export_text()
+    for expected in ("target accuracy", "source-only (end of the warm-up)", "get", "mean class accuracy", "saved in p"):
+        assert expected in text
+
+
+def test_devices() -> None:
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(ValueError, match="must be cpu, cuda"):
+        choose_device("gpu9")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="sees no CUDA device"):
+            choose_device("cuda")
+
+
+def test_a_finished_run_of_other_settings_is_not_taken_for_this_one() -> None:
+    train(tiny("done"), quiet=True)
+    assert train(tiny("done", train__resume="auto", train__log_every=1), quiet=True).summary["steps"] == 12
+    for settings in ({"get__tau": 0.5}, {"method__name": "source-only"}, {"train__max_steps": 13}):
+        with pytest.raises(ValueError, match="has other settings"):
+            train(tiny("done", train__resume="auto", **settings), quiet=True)
+    train(tiny("two", train__seeds="0,1", train__max_steps=6), quiet=True)
+    with pytest.raises(ValueError, match=r"holds the runs of seeds \[0, 1\]"):
+        train(tiny("two", train__resume="auto", train__max_steps=6), quiet=True)
+
+
+def test_a_checkpoint_never_holds_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastget.training.engine import Engine
+
+    train_step = Engine.train_step
+
+    def poison(self: Engine, batches: Any) -> None:
+        train_step(self, batches)
+        if self.step == 6:
+            with torch.no_grad():
+                self.network.classifier.weight[0, 0] = torch.nan
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "train_step", poison)
+        with pytest.raises(RunFailed, match=r"last good checkpoint is .*step_00000005"):
+            train(tiny("nan", train__checkpoint_every=5, train__log_every=50, train__eval_every=50), quiet=True)
+    settings = {"train__checkpoint_every": 5, "train__log_every": 50, "train__eval_every": 50}
+    assert train(tiny("nan", train__resume="auto", **settings), quiet=True).summary["steps"] == 12
+
+
+def test_a_full_disk_ends_the_run_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fastget.runs.folder as module
+
+    def full(file: Path, values: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_append", full)
+    with pytest.raises(RunFailed, match=r"No space left on device.*--resume auto"):
+        train(tiny("full"), quiet=True)
+
+
+def test_settings_may_be_a_mapping() -> None:
+    assert train({**TINY, "train.out": "m"}, quiet=True).summary["steps"] == 12
+
+
+def test_names_with_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    train(tiny("a[/x]", train__max_steps=6))
+    assert "saved in a[/x]" in capsys.readouterr().out
