@@ -12,8 +12,8 @@ from rich.table import Table
 from fastget.common import apex
 from fastget.common.device import choose_device
 from fastget.loading.loader import choose_loader
-from fastget.methods.get import choose_backend
-from fastget.runs.folder import device_name, version_of
+from fastget.methods.backend import choose_backend
+from fastget.runs.environment import device_name, version_of
 
 
 def findings() -> list[tuple[str, str]]:

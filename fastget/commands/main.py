@@ -11,12 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
+from fastget import methods
 from fastget.commands import data as data_cli
 from fastget.commands import eval as eval_cli
 from fastget.commands import export as export_cli
 from fastget.commands import predict as predict_cli
-from fastget.config import Config, describe_type, make_config, parse_pairs, walk
-from fastget.methods.get import RECIPES
+from fastget.config import describe_type, every_section, fields_of, make_config, parse_pairs
 from fastget.selftest import table as selftest
 from fastget.training.engine import RunFailed
 from fastget.training.loop import Interrupted
@@ -28,7 +28,7 @@ SHORTHANDS = {  # option -> (field, help)
     "--target": ("data.target", "domain to adapt to: a folder's name, or a list file"),
     "--setting": ("data.setting", "protocol: uda (default), pda or ssda"),
     "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
-    "--method": ("method.name", "get (default), or the baseline source-only"),
+    "--method": ("method.name", f"one of {', '.join(methods.names())}"),
     "--seeds": ("train.seeds", "one run for each, e.g. 0,1,2"),
     "--select": (
         "train.select",
@@ -103,7 +103,7 @@ def _add_train(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     train.add_argument("--config", metavar="FILE", help="a YAML file of sections, such as a run's own config.yaml")
-    train.add_argument("--recipe", default="default", help=f"GeT's values under a name: {', '.join(RECIPES)}")
+    train.add_argument("--recipe", default="default", help=f"the method's values under a name: {_recipes()}")
     for option, (field, text) in SHORTHANDS.items():
         train.add_argument(option, dest=field, metavar=option.strip("-").replace("-", "_").upper(), help=text)
     train.add_argument(
@@ -121,15 +121,20 @@ def _add_train(commands: Any) -> None:
 
 def _describe_fields() -> str:
     """Every field of the configuration: type, default, meaning."""
-    lines = ["fields for --set and --config (defaults in brackets; data sets have presets of their own):"]
-    section = ""
-    for key, info, value in walk(Config()):
-        if key.split(".")[0] != section:
-            section = key.split(".")[0]
-            lines += ["", f"  {section}: {type(getattr(Config(), section)).__doc__}"]
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)
-        lines.append(f"    {key + ' [' + shown + ']':<38} {info.metadata['help']} ({describe_type(key)})")
+    lines = ["fields for --set and --config (defaults in brackets; data sets and methods have presets of their own):"]
+    for section, kind in every_section().items():
+        lines += ["", f"  {section}: {kind.__doc__}"]
+        for info in fields_of(kind).values():
+            key, value = f"{section}.{info.name}", info.default
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)
+            lines.append(f"    {key + ' [' + shown + ']':<38} {info.metadata['help']} ({describe_type(key)})")
     return "\n".join(lines)
+
+
+def _recipes() -> str:
+    """The recipes of each method that has more than one."""
+    presets = {name: list(methods.settings_of(name).presets) for name in methods.names()}
+    return "; ".join(f"{name}: {', '.join(found)}" for name, found in presets.items() if len(found) > 1)
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:

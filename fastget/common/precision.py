@@ -1,4 +1,4 @@
-"""Which number type the network runs in. GeT's memory and losses are float32 whatever it is."""
+"""Which number type the network runs in. A method's memory and losses are float32 whatever it is."""
 
 from __future__ import annotations
 

@@ -70,3 +70,46 @@ def joined(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
     finally:
         if ours:
             dist.destroy_process_group()
+
+
+# --- sums over the global batch ------------------------------------------------------------------
+
+
+def world_size(group: dist.ProcessGroup | None = None) -> int:
+    """How many ranks share a batch: 1 where none were joined."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 1
+    return dist.get_world_size(group)
+
+
+def global_sum(value: Tensor) -> Tensor:
+    """The sum over ranks, on each of them; the value itself where there is one. What is made of it is the same on all
+    ranks and carries the gradient of the global batch, as DistributedDataParallel averages it."""
+    if world_size() == 1:
+        return value
+    total: Tensor = _GlobalSum.apply(value)
+    return total
+
+
+def global_rows(value: Tensor) -> Tensor:
+    """The rows of all ranks, in the order of ranks, on each of them; no gradient. Every rank has as many."""
+    if world_size() == 1:
+        return value.detach()
+    rows = [torch.empty_like(value) for _ in range(world_size())]
+    dist.all_gather(rows, value.detach().contiguous())
+    return torch.cat(rows)
+
+
+class _GlobalSum(torch.autograd.Function):
+    """Forward: all-reduce. Backward: each rank holds the same gradient g of the same loss, and its own part of the sum
+    gets world * g, since DistributedDataParallel divides what the ranks add up by their number."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        total = value.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * world_size()

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 
 def and_more(items: Sequence[object], most: int = 5) -> str:
     """The first few of many: `a, b, c and 4 more`."""
     head = ", ".join(map(str, items[:most]))
     return head if len(items) <= most else f"{head} and {len(items) - most:,} more"
+
+
+def nearest(word: str, words: Iterable[str], cutoff: float = 0.4) -> str:
+    """` (did you mean 'office-home'?)`, or nothing if no word is close."""
+    close = difflib.get_close_matches(word, list(words), n=1, cutoff=cutoff)
+    return f" (did you mean {close[0]!r}?)" if close else ""

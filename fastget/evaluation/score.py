@@ -1,15 +1,14 @@
-"""Predictions for a whole list, and what they are worth.
+"""What predictions for a whole list are worth.
 
 Accuracy needs the target's labels: it is for reporting, never for selecting. The criteria of `selection` need none.
-Under several ranks each infers its share, and no image is counted twice.
 
-Shapes: N images, n of them on this rank, D feature width, C classes.
+Shapes: N images, C classes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from fastget.common.ranks import Ranks
 from fastget.data.lists import UNLABELLED
+from fastget.evaluation.infer import Inferred, infer
 from fastget.evaluation.selection import SAMPLE, criteria, entropy
 from fastget.loading.loader import Loader
 from fastget.networks.network import Network
@@ -37,36 +37,6 @@ class Evaluation:
 
     def metrics(self) -> dict[str, Any]:
         return {"accuracy": self.accuracy, "mean_class_accuracy": self.mean_class_accuracy}
-
-
-class Inferred(NamedTuple):
-    """What a network says of images."""
-
-    features: list[Tensor]  # chunks of (n, D), if kept
-    logits: Tensor  # (n, C)
-    labels: Tensor  # (n,)
-    place: NDArray[np.int64]  # (n,) into the list
-
-
-@torch.no_grad()
-def infer(network: Network, loader: Loader, *, keep_features: bool = False) -> Inferred:
-    """This rank's share of the loader's list, in evaluation mode."""
-    training = network.training
-    network.eval()
-    device = network.classifier.weight.device
-    features: list[Tensor] = []
-    logits = [torch.empty(0, network.classifier.out_features, device=device)]  # there may be fewer images than ranks
-    labels = [torch.empty(0, dtype=torch.int64, device=device)]
-    index = [np.empty(0, dtype=np.int64)]
-    for batch in loader.batches():
-        f, z = network(batch.images)
-        if keep_features:
-            features.append(f.float())
-        logits.append(z.float())
-        labels.append(batch.labels)
-        index.append(batch.index)
-    network.train(training)
-    return Inferred(features, torch.cat(logits), torch.cat(labels), np.concatenate(index))
 
 
 def evaluate(network: Network, loader: Loader, ranks: Ranks | None = None) -> Evaluation:

@@ -75,8 +75,8 @@ class Loader:
         for draw, images, second in self._make(start):
             if not len(draw.index):
                 continue  # an evaluation batch of nothing but bad files
-            index = torch.from_numpy(draw.index).to(self.device, non_blocking=True)
-            yield Batch(images, self._labels[index], draw.index, second, self.bad.news())
+            place = torch.from_numpy(draw.index).to(self.device, non_blocking=True)
+            yield Batch(images, self._labels[place], draw.index, place, second, self.bad.news())
 
     def _make(self, start: int) -> Iterator[Made]:
         packed = self.stream.packed

@@ -49,6 +49,7 @@ class Batch:
     images: Tensor  # (b, 3, H, W) float32, normalised
     labels: Tensor  # (b,) int64
     index: NDArray[np.int64]  # (b,) into the list
+    place: Tensor  # (b,) int64, the same on the device
     second: Tensor | None = None  # (b, 3, H, W) another view of each image, where the sampler has two
     bad: tuple[BadFile, ...] = ()  # files found bad since the batch before
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-FORMAT = 1
+from fastget.runs.old import FORMAT, upgrade
+
 FINAL = "final.pt"
 
 
@@ -66,9 +67,12 @@ def load_checkpoint(file: Path) -> dict[str, Any]:
         ) from error
     except Exception as error:  # a damaged archive makes its readers raise almost anything
         raise BadCheckpoint(f"{file} is damaged or no checkpoint: {_first_line(error)}") from error
-    if not isinstance(state, dict) or state.get("fastget_format") != FORMAT:
-        raise BadCheckpoint(f"{file} is not a checkpoint of this version of fastget (format {FORMAT})")
-    return state
+    if not isinstance(state, dict):
+        raise BadCheckpoint(f"{file} is not a checkpoint of fastget: it holds a {type(state).__name__}")
+    try:
+        return upgrade(state)
+    except ValueError as error:
+        raise BadCheckpoint(f"{file} cannot be used: {error}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -7,15 +7,14 @@ import dataclasses
 import io
 import json
 import os
-import platform
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fastget.runs.environment import environment
+from fastget.runs.summary import FILE, SeedSummary, SeedsSummary, read_summary
 from fastget.runs.checkpoint import CheckpointFolder, write_atomically
 from fastget.config import Config, make_config
 from fastget.evaluation.score import Evaluation
@@ -32,7 +31,7 @@ class RunFolder:
         self.metrics = folder / "metrics.jsonl"
 
     @property
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> SeedSummary | SeedsSummary | None:
         """The summary of a finished run."""
         return read_summary(self.folder)
 
@@ -65,7 +64,7 @@ class RunFolder:
         """The settings of the run in this folder."""
         return make_config(file=self.folder / "config.yaml").to_dict()
 
-    def finish(self, summary: dict[str, Any], target: ImageList, final: Evaluation) -> None:
+    def finish(self, summary: SeedSummary, target: ImageList, final: Evaluation) -> None:
         """predictions.csv and summary.json, which marks the run as done."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -77,7 +76,7 @@ class RunFolder:
             truth = target.classes[label] if label >= 0 else ""
             writer.writerow([target.paths[i], truth, target.classes[prediction], f"{confidence:.4f}"])
         write_atomically(self.folder / "predictions.csv", text.getvalue().encode())
-        write_json(self.folder / "summary.json", summary)
+        write_json(self.folder / FILE, summary.to_dict())
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
@@ -99,20 +98,12 @@ def write_json(file: Path, content: Any) -> None:
     write_atomically(file, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def read_summary(folder: Path) -> dict[str, Any] | None:
-    file = folder / "summary.json"
-    if not file.is_file():
-        return None
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
-
-
 def choose_folder(config: Config) -> Path:
     """--out, or a new folder under runs/ named after the task; with --resume auto the newest one of that name."""
     if config.train.out is not None:
         folder = Path(config.train.out)
         _refuse_unwritable(folder)
-        taken = [name for name in ("summary.json", "metrics.jsonl", "checkpoints") if (folder / name).exists()]
+        taken = [name for name in (FILE, "metrics.jsonl", "checkpoints") if (folder / name).exists()]
         taken += [f.name for f in folder.glob("seed-*")] if folder.is_dir() else []
         if taken and config.train.resume == "no":
             raise ValueError(
@@ -152,53 +143,3 @@ def _count(base: Path) -> int:
 
 def _numbered(base: Path, number: int) -> Path:
     return base if number == 1 else base.with_name(f"{base.name}-{number}")
-
-
-# --- the environment -----------------------------------------------------------------------------
-
-
-def version_of(package: str) -> str | None:
-    """An installed package's version, or None."""
-    from importlib import metadata
-
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def device_name(device: torch.device) -> str:
-    """The device in words."""
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {capability}"
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """Versions, device and commit: what a number needs to be reproduced."""
-    packages: Sequence[str] = ("fastget", "torch", "torchvision", "triton", "nvidia-dali-cuda130", "numpy", "pillow")
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": device_name(device),
-        "cuda": torch.version.cuda if device.type == "cuda" else None,
-        "versions": {name: version_of(name) for name in packages},
-        "commit": _commit(),
-        "command": sys.argv[1:],
-    }
-
-
-def _commit() -> str | None:
-    """The commit of fastget's own checkout, if it runs from one."""
-    here = Path(__file__).resolve().parent
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None

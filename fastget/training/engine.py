@@ -1,49 +1,35 @@
-"""One seed's run: its network, GeT, optimizer and streams, and a step of training (METHOD.md, Eq. (11)).
+"""One seed's run: its model, optimizer and streams, and a step of training.
 
 Nothing in a step waits for the device: losses are summed there, and the loop reads them at log intervals.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
-from fastget.bases.plain import Adaptation, Losses
+from fastget.bases.base import Losses, Step
 from fastget.common.precision import choose_precision
 from fastget.common.ranks import Ranks
-from fastget.config import Config
+from fastget.common.timing import UNTIMED, Timer
+from fastget.config import Config, changed
 from fastget.data.find import Domains
-from fastget.evaluation.score import Evaluation, assess, evaluate, infer
-from fastget.loading.loader import Batch, Loader, Stream
-from fastget.loading.sampling import EvalSampler, TrainSampler
-from fastget.methods.get import GeT
-from fastget.networks.network import build_network
-from fastget.training.optim import build_optimizer, set_lr
-from fastget.training.profiling import phase
-
-EVAL_BATCH = 256
-# settings that the trajectory does not depend on: they may differ when a run goes on
-FREE = {
-    "data.root", "data.workers", "data.cache", "data.bad_threshold", "train.out", "train.resume", "train.device",
-    "train.tensorboard", "train.profile",
-    "train.keep_checkpoints", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.select",
-}  # fmt: skip
-
-# batch-norm statistics stay each rank's own, GeT's memory is the same on all; the option has two names
-_NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
-_WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
+from fastget.evaluation.infer import WholeTarget
+from fastget.evaluation.score import Evaluation, assess, evaluate
+from fastget.loading.loader import Batch
+from fastget.methods.base import Seen
+from fastget.training.build import Loaders, build_model, distributed, optimizer_of
+from fastget.training.schedule import make_plan, set_lr, weight
 
 
 class Batches(NamedTuple):
     """What a step trains on."""
 
     source: Batch
-    target: Batch | None  # none in the warm-up, nor for source-only
+    target: Batch | None  # none in the warm-up, nor for a method that never sees it
     shots: Batch | None  # SSDA's labelled target images
 
     @property
@@ -57,13 +43,7 @@ class RunFailed(RuntimeError):
 
 def refuse_other_settings(stored: dict[str, dict[str, Any]], config: Config) -> None:
     """ValueError if a run's stored configuration leads elsewhere than this one."""
-    mine = config.to_dict()
-    differing = [
-        f"{section}.{name} ({theirs!r} there, {mine[section].get(name)!r} here)"
-        for section, fields in stored.items()
-        for name, theirs in fields.items()
-        if f"{section}.{name}" not in FREE and mine[section].get(name) != theirs
-    ]
+    differing = changed(stored, config)
     if differing:
         raise ValueError(f"the run there has other settings: {'; '.join(differing)}. Choose another --out")
 
@@ -78,125 +58,36 @@ class Engine:
         domains: Domains,
         device: torch.device,
         ranks: Ranks | None = None,
+        timer: Timer = UNTIMED,
     ) -> None:
         self.config, self.seed, self.device, self.ranks = config, seed, device, ranks or Ranks()
-        self.domains, self.target = domains, domains.target
+        self.domains, self.target, self.timer = domains, domains.target, timer
         self.dtype = choose_precision(config.train.precision, device, config.train.force_precision)
         torch.manual_seed(seed)
-        self._build_model(len(domains.source.classes))
+        self.model = build_model(config, domains, device, self.ranks, timer)
+        self.network, self.method = self.model.network, self.model.method
+        self.optimizer = optimizer_of(self.model, config, device)
+        self.step_model = distributed(self.model, device, self.ranks)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
-        batch = config.train.batch_size
-        labelled = 0 if domains.labelled_target is None else max(1, batch // 3)  # 36 = 24 + 12, as in the paper
-        if labelled >= batch:
-            raise ValueError(f"data.setting=ssda needs a train.batch_size of at least 2, got {batch}")
-        self.source_loader = self._train_loader("source", batch)
-        self.target_loader = self._train_loader("target", batch - labelled)
-        self.shots_loader = self._train_loader("labelled_target", labelled) if labelled else None
-        self.eval_loader = self._eval_loader()
-        self._plan()
+        self.loaders = Loaders(config, seed, domains, device, self.ranks)
+        self.plan = make_plan(config.train, type(self.method), self.loaders.epoch_steps)
         self.step = 0  # steps done
+        self.started = False  # whether the method has: its first batch of the target was shown
         self.before_metrics: dict[str, Any] | None = None  # of the model at the end of the warm-up, once it is reached
         self.totals: dict[str, Tensor] = {}  # losses since the last log, on the device
         self.counted = 0  # steps in them
-
-    # --- parts --------------------------------------------------------------------------------
-
-    def _build_model(self, num_classes: int) -> None:
-        config, device = self.config, self.device
-        network = build_network(config.network, num_classes, config.data.crop)
-        model = Adaptation(network, self._build_get(num_classes), config.optim.label_smoothing)
-        if config.train.sync_batchnorm and self.ranks.world > 1:
-            if device.type != "cuda":
-                raise ValueError("train.sync_batchnorm needs CUDA devices: torch cannot synchronise batch-norm on CPUs")
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.model: Adaptation = model.to(device)
-        self.network, self.get = self.model.network, self.model.get
-        if device.type == "cuda":
-            self.network.to(memory_format=torch.channels_last)
-        if config.train.compile:
-            self.network.compile()
-        backbone = list(self.network.backbone.parameters())
-        ids = {id(p) for p in backbone}
-        heads = [p for p in self.model.parameters() if id(p) not in ids]
-        self.optimizer = build_optimizer(config.optim, backbone, heads, device)
-        self.step_model: nn.Module = self.model
-        if self.ranks.world > 1:
-            devices = [device.index] if device.type == "cuda" else None
-            self.step_model = DistributedDataParallel(self.model, devices, **_WITHOUT_BUFFERS)
-
-    def _build_get(self, num_classes: int) -> GeT | None:
-        if self.config.method.name == "source-only":
-            return None
-        get = self.config.get
-        return GeT(
-            num_classes,
-            self.config.network.bottleneck_dim,
-            tau=get.tau,
-            gamma_mu=get.gamma_mu,
-            gamma_pi=get.gamma_pi,
-            gamma_Q=get.gamma_Q,
-            prior_estimate=get.prior_estimate,
-            prior_shrinkage=get.prior_shrinkage,
-            prototype_labels=get.prototype_labels,
-            kl_g=get.kl_g,
-            kl_f=get.kl_f,
-            mix=get.mix,
-            backend=get.backend,
-            check_now=False,
-        )
-
-    def _train_loader(self, role: str, batch_size: int) -> Loader:
-        data = self.config.data
-        sampler = TrainSampler(
-            len(self.domains.lists()[role]),
-            batch_size,
-            seed=self.seed,
-            stream=role,
-            margin=data.resize - data.crop,
-            flip=data.flip,
-            rank=self.ranks.rank,
-            world=self.ranks.world,
-        )
-        return self._loader(role, sampler)
-
-    def _eval_loader(self) -> Loader:
-        data, ranks = self.config.data, self.ranks
-        margin = data.resize - data.crop
-        sampler = EvalSampler(len(self.target), EVAL_BATCH, margin=margin, rank=ranks.rank, world=ranks.world)
-        return self._loader("target", sampler)
-
-    def _loader(self, role: str, sampler: TrainSampler | EvalSampler) -> Loader:
-        data, domains = self.config.data, self.domains
-        stream = Stream(
-            domains.lists()[role], sampler, data.resize, data.crop, domains.packed.get(role), data.bad_threshold
-        )
-        return Loader(stream, self.device, data.loader, data.workers)
-
-    def _plan(self) -> None:
-        """The run's length and intervals in steps."""
-        train = self.config.train
-        samplers = (self.source_loader.stream.sampler, self.target_loader.stream.sampler)
-        self.epoch_steps = max(s.steps_per_epoch for s in samplers if isinstance(s, TrainSampler))
-        self.max_steps = train.max_steps or train.epochs * self.epoch_steps
-        self.warmup_steps = round(0.3 * self.max_steps) if train.warmup_steps is None else train.warmup_steps
-        self.eval_every = train.eval_every or max(1, self.max_steps // 10)
-        self.checkpoint_every = train.checkpoint_every or self.eval_every
-        if self.get is not None and self.warmup_steps >= self.max_steps:
-            raise ValueError(
-                f"train.warmup_steps ({self.warmup_steps}) leaves no step for GeT out of {self.max_steps}: "
-                "lower it, or raise train.max_steps"
-            )
 
     # --- a step -------------------------------------------------------------------------------
 
     def batches(self) -> Generator[Batches, None, None]:
         """The batches of each step from the current one on."""
-        first = self.warmup_steps if self.get is not None else self.max_steps
-        source = self.source_loader.batches(self.step)
-        target = self.target_loader.batches(max(self.step, first)) if self.get is not None else None
-        shots = self.shots_loader.batches(self.step) if self.shots_loader is not None else None
+        plan, loaders = self.plan, self.loaders
+        first = plan.warmup_steps if "target" in self.method.needs else plan.max_steps
+        source = loaders.source.batches(self.step)
+        target = loaders.target.batches(max(self.step, first)) if first < plan.max_steps else None
+        shots = loaders.shots.batches(self.step) if loaders.shots is not None else None
         try:
-            for step in range(self.step, self.max_steps):
+            for step in range(self.step, plan.max_steps):
                 yield Batches(
                     next(source),
                     next(target) if target is not None and step >= first else None,
@@ -208,33 +99,57 @@ class Engine:
                     stream.close()
 
     def train_step(self, batches: Batches) -> None:
-        """E, C and M, then the memory's update from the same features."""
-        source, target, shots = batches
-        if self.get is not None and target is not None:
-            if self.before_metrics is None:
-                self._start_memory(self.get)
-            if self.step % self.epoch_steps == 0:
-                self.get.start_epoch()
-        set_lr(self.optimizer, self.step, self.max_steps)
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            losses: Losses = self.step_model(
-                source.images,
-                source.labels,
-                None if target is None else target.images,
-                None if shots is None else shots.images,
-                None if shots is None else shots.labels,
-                self._weight(),
-            )
-        with phase("backward"):
+        """The forward pass and the method's term, backward, the optimizer, then the method's memory."""
+        if batches.target is not None:
+            self._start_method()
+        set_lr(self.optimizer, self.step, self.plan.max_steps)
+        step = self._step(batches)
+        with self._autocast():
+            losses: Losses = self.step_model(step)
+        with self.timer.phase("backward"):
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(self.scaler.scale(losses.loss))
-        with phase("optimizer"):
+        with self.timer.phase("optimizer"):
             overflow = self._optimizer_step()
-        if self.get is not None and losses.out is not None and losses.features is not None:
-            with phase("memory"):
-                self.get.update(losses.features, losses.out, skip=overflow)
+        if losses.seen is not None and losses.term is not None:
+            with self.timer.phase("memory"):
+                self.method.after_step(losses.seen, losses.term, overflow, lambda: self._again(step))
         self._accumulate(losses)
         self.step += 1
+
+    def _step(self, batches: Batches) -> Step:
+        source, target, shots = batches
+        progress = self.plan.progress(self.step)
+        return Step(
+            source.images,
+            source.labels,
+            None if target is None else target.images,
+            None if target is None else target.place,
+            None if shots is None else shots.images,
+            None if shots is None else shots.labels,
+            weight(self.config.method, progress),
+            progress,
+        )
+
+    def _start_method(self) -> None:
+        """Before its first batch of the target the method may look at all of it; and at every epoch's first."""
+        if not self.started:
+            with self.timer.phase("evaluation"):
+                whole = WholeTarget(self.network, self.loaders.evaluation)
+                self.method.start(whole)
+                self.method.start_epoch()
+                if whole.asked or self.plan.warmup_steps:
+                    self.before_metrics = {"step": self.step, **assess(whole.share, self.ranks).metrics()}
+            self.started = True
+        elif self.step % self.plan.epoch_steps == 0:
+            self.method.start_epoch()
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
+
+    def _again(self, step: Step) -> Seen:
+        with self._autocast():
+            return self.model.again(step)
 
     def _optimizer_step(self) -> Tensor | None:
         """The optimizer's step, unless a float16 gradient overflowed: then the flag, left on the device, is not 0."""
@@ -248,20 +163,6 @@ class Engine:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return overflow
-
-    def _start_memory(self, get: GeT) -> None:
-        """One pass over the target sets mu to the mean feature of the images predicted as each class."""
-        with phase("evaluation"):
-            share = infer(self.network, self.eval_loader, keep_features=True)
-            predictions = torch.split(share.logits.argmax(1), [len(f) for f in share.features])
-            get.initialise(share.features, predictions, self.network.classifier.weight)
-            get.start_epoch()
-            self.before_metrics = {"step": self.step, **assess(share, self.ranks).metrics()}
-
-    def _weight(self) -> float:
-        """w(t)."""
-        method = self.config.method
-        return method.weight * (self.step / self.max_steps if method.ramp == "linear" else 1)
 
     def _accumulate(self, losses: Losses) -> None:
         for name, value in losses.parts().items():
@@ -281,8 +182,8 @@ class Engine:
 
     def evaluate(self) -> Evaluation:
         """The current model on the target."""
-        with phase("evaluation"):
-            return evaluate(self.network, self.eval_loader, self.ranks)
+        with self.timer.phase("evaluation"):
+            return evaluate(self.network, self.loaders.evaluation, self.ranks)
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -294,6 +195,7 @@ class Engine:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
+            "started": self.started,
             "before": self.before_metrics,
             "totals": {name: self.ranks.mean(total) for name, total in self.totals.items()},
             "counted": self.counted,
@@ -309,7 +211,8 @@ class Engine:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state["scaler"])
-            self.step, self.before_metrics, self.counted = state["step"], state["before"], state["counted"]
+            self.step, self.started, self.counted = state["step"], state["started"], state["counted"]
+            self.before_metrics = state["before"]
             self.totals = {name: total.to(self.device) for name, total in state["totals"].items()}
             torch.set_rng_state(state["rng"])
         except RuntimeError as error:  # other tensors than the network's

@@ -20,7 +20,7 @@ from fastget.runs.folder import RunFolder
 from fastget.runs.sinks.display import Display
 from fastget.runs.sinks.tensorboard import Board
 from fastget.training.engine import Batches, Engine, RunFailed
-from fastget.training.profiling import Profile, phase
+from fastget.training.profiling import Profile
 
 
 class Interrupted(Exception):
@@ -34,11 +34,19 @@ class Interrupted(Exception):
 class Loop:
     """Runs an engine to its last step."""
 
-    def __init__(self, engine: Engine, run: RunFolder, display: Display, board: Board, profile: Profile | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        run: RunFolder,
+        display: Display,
+        board: Board,
+        profile: Profile | None,
+        best: dict[str, float],  # of the criterion of train.select, so far
+    ) -> None:
         self.engine, self.run, self.display, self.board, self.profile = engine, run, display, board, profile
         self.clock = Clock()
         self.saved_step = engine.step
-        self.best: dict[str, float] = {}  # of the criterion of train.select
+        self.best = best
         self.stop_after: int | None = None  # a signal that came with the last step
         self.bad: list[dict[str, Any]] = []  # files that turned bad while the run went on
 
@@ -50,7 +58,7 @@ class Loop:
         final: Evaluation | None = None
         with _signals() as asked:
             try:
-                while engine.step < engine.max_steps:
+                while engine.step < engine.plan.max_steps:
                     final = self._step(batches)
                     if asked or engine.ranks.world > 1:
                         self._heed(asked)
@@ -63,7 +71,7 @@ class Loop:
     def _step(self, batches: Iterator[Batches]) -> Evaluation | None:
         """One step, and what is due after it."""
         engine = self.engine
-        with self.clock.waiting(), phase("data"):
+        with self.clock.waiting(), engine.timer.phase("data"):
             batch = next(batches)
         self._name_bad(batch)
         engine.train_step(batch)
@@ -72,13 +80,13 @@ class Loop:
             self.profile.step()
         if self._due(engine.config.train.log_every):
             self._log()
-        result = self._evaluate() if self._due(engine.eval_every) else None
-        if self._due(engine.checkpoint_every):
+        result = self._evaluate() if self._due(engine.plan.eval_every) else None
+        if self._due(engine.plan.checkpoint_every):
             self._save()
         return result
 
     def _due(self, every: int) -> bool:
-        return self.engine.step == self.engine.max_steps or self.engine.step % every == 0
+        return self.engine.step == self.engine.plan.max_steps or self.engine.step % every == 0
 
     # --- stopping early -----------------------------------------------------------------------
 
@@ -89,12 +97,12 @@ class Loop:
         if not together or not engine.ranks.any(bool(asked), engine.device):
             return
         number = asked[0] if asked else signal.SIGTERM
-        if engine.step == engine.max_steps:
+        if engine.step == engine.plan.max_steps:
             self.stop_after = number  # this run is done; the next seed's is not to start
             return
         if self.saved_step != engine.step:
             self._save()
-        raise Interrupted(number, f"after step {engine.step} of {engine.max_steps}; the run is saved")
+        raise Interrupted(number, f"after step {engine.step} of {engine.plan.max_steps}; the run is saved")
 
     def _given_up(self, error: TooManyBadImages) -> RunFailed:
         """Too many files turned bad. One rank alone can save; among many the others wait in another place."""
@@ -119,26 +127,26 @@ class Loop:
         self._refuse_nonfinite(means["loss"], steps)
         lr = engine.optimizer.param_groups[-1]["lr"]
         times = {**self.clock.read(), "memory_mib": memory(engine.device)}
-        epoch, rate = round(engine.step / engine.epoch_steps, 4), times["images_per_second"]
+        epoch, rate = round(engine.step / engine.plan.epoch_steps, 4), times["images_per_second"]
         speed = {"epoch": epoch, "lr": lr, **times}
         if engine.ranks.main:
             self.run.log(step=engine.step, epoch=epoch, **means, lr=lr, images_per_second=rate)
             self.run.log_times(step=engine.step, **times)
-            self.board.log(engine.step, means, speed)
+            self.board.logged(engine.step, means, speed)
             self.display.logged(engine.step, means, speed)
 
     def _refuse_nonfinite(self, loss: float, steps: int) -> None:
         engine = self.engine
         before = self.run.checkpoints.steps()
         good = f"The last good checkpoint is {before[0] if before else 'none yet'}. "
-        advice = "Try a lower optim.lr, a longer train.warmup_steps, or a higher get.tau"
-        if engine.get is not None:
-            try:
-                engine.get.check()
-            except ValueError as error:
-                raise RunFailed(
-                    f"between steps {engine.step - steps} and {engine.step}: {error}. {good}{advice}"
-                ) from error
+        tries = [part for part in ("a lower optim.lr", engine.method.advice) if part]
+        advice = f"Try {', '.join(tries)}"
+        try:
+            engine.method.check()
+        except ValueError as error:
+            raise RunFailed(
+                f"between steps {engine.step - steps} and {engine.step}: {error}. {good}{advice}"
+            ) from error
         if not math.isfinite(loss):
             raise RunFailed(
                 f"the loss became {loss} between steps {engine.step - steps} and {engine.step}. {good}{advice}"
@@ -153,9 +161,19 @@ class Loop:
             if engine.ranks.main:
                 self.run.log(step=engine.step, **result.metrics(), **result.label_free)
                 self.display.evaluated(engine.step, result)
-                self.board.evaluated(engine, result)
+                self._show(result)
             self._select(result)
         return result
+
+    def _show(self, result: Evaluation) -> None:
+        engine, board = self.engine, self.board
+        if not board.on:
+            return
+        board.evaluated(engine.step, result)
+        if engine.started:
+            board.figures(engine.step, engine.method.figures(), engine.target)
+        if engine.step in (engine.plan.eval_every, engine.plan.max_steps):
+            board.images(engine.step, {"source": engine.loaders.source, "target": engine.loaders.target})
 
     def _select(self, result: Evaluation) -> None:
         """Keep the checkpoint that is best by a criterion that needs no target labels."""

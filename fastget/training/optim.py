@@ -46,10 +46,3 @@ def choose_impl(wanted: str, device: torch.device) -> str:
     if wanted != "auto":
         return wanted
     return "fused" if device.type in ("cuda", "cpu") else "plain"
-
-
-def set_lr(optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
-    """lr(i) = lr0 * (1 + 10 i / I)^-0.75."""
-    factor = (1 + 10 * step / steps) ** -0.75
-    for group in optimizer.param_groups:
-        group["lr"] = group["base_lr"] * factor

@@ -1,28 +1,23 @@
-"""Where a step's time goes: named phases, timed only while a profile is being taken."""
+"""Where a step's time goes: named phases over the whole run, and a trace of a few steps."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-PHASES = ("data", "forward", "E/C-step", "backward", "optimizer", "memory", "evaluation")
+from fastget.common.timing import Timer
+
+PHASES = ("data", "forward", "method", "backward", "optimizer", "memory", "evaluation")
 WAIT, STEPS = 3, 10  # steps before the trace begins, and in it
 
-_profile: Profile | None = None  # the one being taken
 
-
-def phase(name: str) -> AbstractContextManager[object]:
-    """Time what is inside under this name, if a profile is being taken."""
-    return nullcontext() if _profile is None else _profile.phase(name)
-
-
-class Profile:
+class Profile(Timer):
     """Seconds by phase over the whole run, and a Chrome trace of a few steps."""
 
     def __init__(self, trace: Path, device: torch.device) -> None:
@@ -75,14 +70,3 @@ class Profile:
         if self.trace.exists():
             text = f"trace: {self.trace} (open it in chrome://tracing or ui.perfetto.dev)"
             console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def profiling(trace: Path, device: torch.device) -> Iterator[Profile]:
-    """Take a profile of what runs inside."""
-    global _profile
-    _profile = Profile(trace, device)
-    try:
-        yield _profile
-    finally:
-        _profile = None

@@ -12,11 +12,11 @@ Shapes: B images in a target batch, C classes, D feature width.
 
 from __future__ import annotations
 
-import math
+import dataclasses
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral, Real
-from types import ModuleType
+from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -24,16 +24,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fastget import reference
+from fastget.common.ranks import world_size
+from fastget.methods.backend import Backend, choose_backend
+from fastget.methods.settings import Get
 
-Backend = Literal["auto", "reference", "triton"]
-PriorEstimate = Literal["likelihood", "posterior", "nearest"]
-PrototypeLabels = Literal["head", "y_M"]
-
-# GeT's own arguments under two names. "default": METHOD.md's values that work. "paper": what the paper prints.
-RECIPES: dict[str, dict[str, Any]] = {
-    "default": {},
-    "paper": {"tau": 1.0, "gamma_mu": 0.9, "gamma_Q": 0.2, "prototype_labels": "y_M", "prior_estimate": "likelihood"},
-}
+RECIPES = Get.presets  # GeT's own arguments under two names
 
 NEAREST_FLOOR = 1e-4  # (3*) counts, where the other estimates are sums of softmaxes: an empty bin must not be final
 
@@ -50,25 +45,6 @@ class Output(NamedTuple):
     expectation: reference.Expectation  # for update()
 
 
-def choose_backend(backend: Backend, device: torch.device) -> ModuleType:
-    """The module whose functions run the step: `fastget.kernels` or `fastget.reference`."""
-    if backend not in ("auto", "reference", "triton"):
-        raise ValueError(f"backend must be 'auto', 'reference' or 'triton', got {backend!r}")
-    if backend == "reference" or (backend == "auto" and device.type != "cuda"):
-        return reference
-    try:
-        from fastget import kernels
-    except ImportError as error:
-        if backend == "auto":
-            warnings.warn(f"the Triton kernels cannot be imported ({error}): using the reference path", stacklevel=3)
-            return reference
-        raise ValueError(
-            f"backend='triton' needs the triton package, which cannot be imported here ({error}); "
-            "install triton, or use backend='reference'"
-        ) from error
-    return kernels
-
-
 class GeT(nn.Module):
     """Generative target structure debiasing, METHOD.md's Eqs. (2)-(11).
 
@@ -80,51 +56,39 @@ class GeT(nn.Module):
     pi: Tensor
     mu: Tensor
     health: Tensor
+    # the values of `fastget.methods.settings.Get`, where their meanings, defaults and ranges are
+    tau: float
+    gamma_mu: float
+    gamma_pi: float
+    gamma_Q: float
+    prior_estimate: Literal["likelihood", "posterior", "nearest"]
+    prior_shrinkage: bool
+    prototype_labels: Literal["head", "y_M"]
+    kl_g: bool
+    kl_f: bool
+    mix: bool
+    backend: Backend
 
     def __init__(
         self,
         num_classes: int,
         feature_dim: int,
+        config: Get | None = None,  # or its values one by one: tau=0.15, gamma_mu=0.01 ...
         *,
-        tau: float = 0.15,  # temperature of the posteriors
-        gamma_mu: float = 0.01,  # prototype step, Eq. (4)
-        gamma_pi: float = 0.01,  # prior step, Eq. (3)
-        gamma_Q: float = 0.5,  # weight of y_M in the labels, Eq. (10)
-        prior_estimate: PriorEstimate = "likelihood",  # Eq. (3), or "nearest" for (3*)
-        prior_shrinkage: bool = False,  # (2*)
-        prototype_labels: PrototypeLabels = "head",  # (4*), or the paper's "y_M"
-        kl_g: bool = True,  # False: the labels of g are y_M alone (the paper's ablation)
-        kl_f: bool = True,  # False: the labels of f are y_M alone
-        mix: bool = True,  # False: the labels are Q alone
-        backend: Backend = "auto",  # triton on a GPU, reference on a CPU
         check_now: bool | None = None,  # look at the values in every call; None: on a CPU. False: see check()
         process_group: dist.ProcessGroup | None = None,  # None: the default group, if there is one
+        **values: Any,
     ) -> None:
         super().__init__()
         _check_count("num_classes", num_classes, 2)
         _check_count("feature_dim", feature_dim, 1)
-        if not (_is_number(tau) and math.isfinite(tau) and tau > 0):
-            raise ValueError(f"tau must be a positive number, got {tau!r}")
-        for name, gamma in (("gamma_mu", gamma_mu), ("gamma_pi", gamma_pi), ("gamma_Q", gamma_Q)):
-            if not (_is_number(gamma) and 0 <= gamma <= 1):
-                raise ValueError(f"{name} must lie in [0, 1], got {gamma!r}")
-        if prior_estimate not in ("likelihood", "posterior", "nearest"):
-            raise ValueError(f"prior_estimate must be 'likelihood', 'posterior' or 'nearest', got {prior_estimate!r}")
-        if prototype_labels not in ("head", "y_M"):
-            raise ValueError(f"prototype_labels must be 'head' or 'y_M', got {prototype_labels!r}")
-        if not mix and not (kl_g and kl_f):
-            raise ValueError(
-                "mix=False leaves Q as the only label, and kl_g or kl_f=False takes it away: set one of them"
-            )
-        choose_backend(backend, torch.device("cpu"))  # an unknown or missing backend is refused now, not in the step
+        config = dataclasses.replace(config or Get(), **values)
+        choose_backend(config.backend, torch.device("cpu"))  # a missing backend is refused now, not in the step
 
         self.num_classes, self.feature_dim = int(num_classes), int(feature_dim)
-        self.tau, self.gamma_mu = float(tau), float(gamma_mu)
-        self.gamma_pi, self.gamma_Q = float(gamma_pi), float(gamma_Q)
-        self.prior_estimate, self.prior_shrinkage = prior_estimate, prior_shrinkage
-        self.prototype_labels = prototype_labels
-        self.kl_g, self.kl_f, self.mix = kl_g, kl_f, mix
-        self.backend: Backend = backend
+        for field in dataclasses.fields(config):
+            value = getattr(config, field.name)
+            setattr(self, field.name, float(value) if isinstance(field.default, float) else value)
         self.check_now = check_now
         self.process_group = process_group
 
@@ -271,9 +235,7 @@ class GeT(nn.Module):
         return (self.gamma_Q if self.mix else 0.0) if kl else 1.0
 
     def _world_size(self) -> int:
-        if not (dist.is_available() and dist.is_initialized()):
-            return 1
-        return dist.get_world_size(self.process_group)
+        return world_size(self.process_group)
 
     def _all_reduce(self, total: Tensor) -> Tensor:
         """Sum over ranks, in place."""
@@ -344,12 +306,8 @@ class GeT(nn.Module):
         self._start, self._ready = None, False
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.num_classes}, {self.feature_dim}, tau={self.tau}, gamma_mu={self.gamma_mu}, "
-            f"gamma_pi={self.gamma_pi}, gamma_Q={self.gamma_Q}, prior_estimate={self.prior_estimate!r}, "
-            f"prior_shrinkage={self.prior_shrinkage}, prototype_labels={self.prototype_labels!r}, "
-            f"backend={self.backend!r}"
-        )
+        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(Get))
+        return f"{self.num_classes}, {self.feature_dim}, {values}"
 
 
 class _Start:
@@ -379,11 +337,19 @@ def _split_totals(total: Tensor, C: int, D: int) -> Sequence[Tensor]:
     return total[: C * D].view(C, D), total[C * D : C * D + C], total[-2], total[-1]
 
 
-def _is_number(value: object, kind: type = Real) -> bool:
-    """numpy's numbers are numbers too; true and false are not."""
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
 def _check_count(name: str, value: int, least: int) -> None:
-    if not _is_number(value, Integral) or value < least:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def _signature() -> inspect.Signature:
+    """GeT's arguments as help() shows them: those of Get, one by one, in place of **values."""
+    given = list(inspect.signature(GeT).parameters.values())
+    own = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in dataclasses.fields(Get)
+    ]
+    return inspect.Signature([*given[:3], *own, *given[3:-1]])
+
+
+GeT.__signature__ = _signature()  # type: ignore[attr-defined]  # read by inspect and help()

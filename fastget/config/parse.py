@@ -1,0 +1,118 @@
+"""From settings to a configuration.
+
+Values are layered, later ones winning: the defaults of the fields, the preset of the data set (`PRESETS`), the recipe
+(one of the method's presets), the file given by --config, and section.field=value settings from the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fastget import methods
+from fastget.common.fields import Mismatch, check_range, convert, type_name, types_of
+from fastget.common.text import nearest
+from fastget.config.config import FIXED, Config, fields_of
+from fastget.config.presets import PRESETS
+from fastget.config.sections import DataConfig, MethodConfig
+
+
+def make_config(
+    settings: Mapping[str, Any] | None = None,  # {"section.field": value}
+    *,
+    file: str | Path | None = None,
+    recipe: str = "default",
+) -> Config:
+    """The configuration from all layers. Raises ValueError naming the key, what was expected, the nearest right one.
+
+    Settings of a method that is not the chosen one are checked, and have no effect.
+    """
+    given = {**(_read_file(Path(file)) if file else {}), **(settings or {})}
+    if given.get("method.module"):
+        methods.import_module(str(given["method.module"]))
+    checked = {key: _parse(key, value) for key, value in given.items()}
+    data, method = checked.get("data.name", DataConfig.name), checked.get("method.name", MethodConfig.name)
+    values = {**PRESETS.get(data, {}), **_preset(method, recipe), **checked}
+    sections: dict[str, dict[str, Any]] = {name: {} for name in every_section()}
+    for key, value in values.items():
+        section, name = key.split(".")
+        sections[section][name] = value
+    own = methods.settings_of(method)(**sections[method])
+    return Config(**{name: section(**sections[name]) for name, section in FIXED.items()}, own=own)
+
+
+def _preset(method: str, recipe: str) -> dict[str, Any]:
+    """A recipe's values by section.field: the method's default ones, and those of the name on top."""
+    presets: Mapping[str, Mapping[str, Any]] = methods.settings_of(method).presets
+    if recipe not in presets:
+        raise ValueError(
+            f"unknown recipe {recipe!r}{nearest(recipe, presets)} of {method}: choose from {', '.join(presets)}"
+        )
+    values = {**presets["default"], **presets[recipe]}
+    return {name if "." in name else f"{method}.{name}": value for name, value in values.items()}
+
+
+def parse_pairs(groups: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The settings of repeated `--set section.field=value ...` options."""
+    given = {}
+    for pair in (pair for group in groups for pair in group):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes section.field=value, got {pair!r}")
+        given[key.strip()] = value.strip()
+    return given
+
+
+def describe_type(key: str) -> str:
+    """A field's type in a reader's words."""
+    section, name = key.split(".")
+    cls = every_section()[section]
+    return type_name(types_of(cls)[name], fields_of(cls)[name])
+
+
+def every_section() -> dict[str, type[Any]]:
+    """Every section that a setting may name: the fixed ones, and one of each method."""
+    return {**FIXED, **{name: methods.settings_of(name) for name in methods.names()}}
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read the configuration file {file}: {error}") from error
+    try:
+        tree = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file} is not valid YAML: {error}") from error
+    if isinstance(tree, dict):
+        tree = {section: {} if part is None else part for section, part in tree.items()}
+    if not isinstance(tree, dict) or not all(isinstance(part, dict) for part in tree.values()):
+        raise ValueError(f"{file} must hold sections ({', '.join(every_section())}), each with `field: value` lines")
+    flat = {f"{section}.{name}": value for section, part in tree.items() for name, value in part.items()}
+    if flat.get("method.module"):
+        methods.import_module(str(flat["method.module"]))
+    try:
+        return {key: _parse(key, value) for key, value in flat.items()}
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def _parse(key: str, value: Any) -> Any:
+    sections = every_section()
+    section, _, name = key.partition(".")
+    if section not in sections or name not in types_of(sections[section]):
+        known = [f"{part}.{info}" for part, cls in sections.items() for info in fields_of(cls)]
+        bare = {full.split(".")[1]: full for full in reversed(known)}  # of two sections the first is meant
+        hint = f" (did you mean {bare[key]!r}?)" if key in bare else nearest(key, known)
+        raise ValueError(f"unknown setting {key!r}{hint}; `fastget train --help` lists them all")
+    kind, info = types_of(sections[section])[name], fields_of(sections[section])[name]
+    try:
+        found = convert(kind, value, info)
+    except Mismatch as error:
+        raise ValueError(f"{key} must be {type_name(kind, info)}, got {value!r}{error}") from error
+    if found is not None:
+        check_range(key, info, found)
+    return found

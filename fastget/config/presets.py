@@ -1,0 +1,34 @@
+"""Values that belong to a data set: layered between the defaults and the recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "digits": {
+        "data.source": "fonts",
+        "data.target": "handwritten",
+        "data.resize": 32,
+        "data.crop": 28,
+        "data.flip": False,
+        "network.name": "small",
+        "network.weights": "none",
+        "optim.backbone_lr_scale": 1.0,
+        "optim.lr": 0.03,
+        "train.batch_size": 64,
+        "train.max_steps": 500,
+        "train.threads": 1,  # so small a network gains nothing from more
+    },
+    "office31": {"data.source": "amazon", "data.target": "dslr", "data.pda_classes": 10, "train.epochs": 100},
+    "office-home": {"data.source": "Art", "data.target": "Clipart", "data.pda_classes": 25, "train.epochs": 50},
+    "visda2017": {"data.source": "train", "data.target": "validation", "data.pda_classes": 6, "train.epochs": 1},
+    "domainnet126": {
+        "data.source": "real",
+        "data.target": "clipart",
+        "data.pda_classes": 40,
+        "network.name": "resnet34",
+        "train.epochs": 20,
+    },
+    "domainnet": {"data.source": "real", "data.target": "clipart", "train.epochs": 20},
+    "pacs": {"data.source": "photo", "data.target": "sketch", "train.epochs": 50},
+}

@@ -1,0 +1,131 @@
+"""The sections of a run's configuration: frozen, typed fields, each with a line of meaning and a range. No torch here.
+
+`free=True` marks a field that the trajectory does not depend on: it may differ when a run goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fastget import bases, methods
+from fastget.common.fields import opt
+
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which images, and how they reach the network."""
+
+    name: str = opt(
+        "digits",
+        "data set: digits, office31, office-home, visda2017, domainnet126, domainnet, pacs (`fastget data list`), "
+        "folder (ROOT/DOMAIN/CLASS/image) or lists (files of `path label` lines)",
+    )
+    root: str | None = opt(None, "folder that the images lie in (digits: made in the cache directory)", free=True)
+    source: str | None = opt(None, "labelled domain: a domain's name, or a list file with data.name=lists")
+    target: str | None = opt(None, "domain to adapt to; its labels, if any, are used for reporting only")
+    labelled_target: str | None = opt(None, "ssda with data.name=lists: the list of the labelled target images")
+    setting: Literal["uda", "pda", "ssda"] = opt(
+        "uda",
+        "protocol: uda (the target has all classes and no labels), pda (only the first data.pda_classes of them), "
+        "ssda (data.shots labelled target images a class)",
+    )
+    pda_classes: int | None = opt(None, "pda: classes that the target keeps, in sorted order; default: half", ge=1)
+    shots: int = opt(3, "ssda: labelled target images a class, from the published lists where given, else drawn", ge=1)
+    imbalanced: bool = opt(False, "thin out the first half of the target's classes, on top of any setting")
+    imbalanced_keep: float = opt(0.3, "imbalanced: share of those classes' images that is kept", gt=0, le=1)
+    split_seed: int = opt(0, "seed of the ssda and imbalanced draws; train.seeds do not change the split", ge=0)
+    bad_images: Literal["error", "skip"] = opt("error", "what to do about unreadable images: stop, or leave them out")
+    bad_threshold: float = opt(
+        0.01, "share of a list's images that may turn unreadable in mid-run before the run stops", ge=0, le=1, free=True
+    )
+    loader: Literal["auto", "dali", "torchvision", "synthetic"] = opt(
+        "auto", "who decodes: dali, torchvision, synthetic (random images), auto (dali on a GPU, else torchvision)"
+    )
+    cache: str = opt(
+        "auto",
+        "packed cache (`fastget data pack`): auto (in the root, if it is fresh), off, or the folder it lies in",
+        free=True,
+    )
+    resize: int = opt(256, "images are resized to this many pixels, both sides", ge=1)
+    crop: int = opt(224, "and cropped to this many: at random in training, the centre in evaluation", ge=1)
+    flip: bool = opt(True, "mirror half of the training images")
+    workers: int = opt(0, "decoding threads; 0: one per core", ge=0, free=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """Backbone, bottleneck, classifier."""
+
+    name: str = opt(
+        "resnet50", "backbone: small (for small images) or any torchvision classifier (resnet50, mobilenet_v2 ...)"
+    )
+    weights: str = opt(
+        "imagenet", "the backbone's start: imagenet (torchvision's), none (random), or a file of weights"
+    )
+    bottleneck_dim: int = opt(256, "feature width D after the bottleneck", ge=1)
+    bottleneck_norm: bool = opt(False, "batch-norm after the bottleneck")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig:
+    """What is optimised."""
+
+    name: str = opt("get", "the method; each has a section of its own below", choices=methods.names)
+    base: str = opt("plain", "the base model, which owns the step's forward pass", choices=bases.names)
+    module: str | None = opt(None, "a module, or a .py file, that registers methods of your own; imported first")
+    weight: float = opt(1.0, "weight of the target term, Eq. (11)", ge=0)
+    ramp: Literal["constant", "linear"] = opt("constant", "the weight over time: constant, or growing linearly from 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """SGD as in the paper: lr(i) = lr * (1 + 10 i / I)^-0.75."""
+
+    lr: float = opt(0.01, "learning rate of bottleneck, classifier and what the method learns", gt=0)
+    backbone_lr_scale: float = opt(0.1, "the backbone's learning rate is this times lr", ge=0)
+    momentum: float = opt(0.9, "momentum", ge=0, le=1)
+    nesterov: bool = opt(True, "Nesterov's momentum")
+    weight_decay: float = opt(1e-3, "weight decay", ge=0)
+    impl: Literal["auto", "fused", "plain", "apex"] = opt(
+        "auto", "who computes it: torch's fused SGD (auto, where there is one), plain, or NVIDIA's apex"
+    )
+    label_smoothing: float = opt(0.1, "label smoothing of the source's cross-entropy", ge=0, le=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Length, logging, places."""
+
+    seeds: tuple[int, ...] = opt((0,), "one run for each, e.g. 0,1,2", ge=0)
+    out: str | None = opt(None, "the run's folder; default: a new one under runs/, named after the task", free=True)
+    resume: Literal["no", "auto"] = opt(
+        "no", "auto: go on from the newest checkpoint of the same run, if there is one", free=True
+    )
+    batch_size: int = opt(36, "images a step from each domain", ge=1)
+    epochs: int = opt(10, "length; an epoch is as many batches as the larger domain holds", ge=1)
+    max_steps: int | None = opt(None, "length in steps, in place of epochs", ge=1)
+    warmup_steps: int | None = opt(
+        None,
+        "steps on the source alone first; default: 30 % of all for a method that needs them, else none",
+        ge=0,
+    )
+    log_every: int = opt(20, "steps between log lines", ge=1, free=True)
+    eval_every: int | None = opt(None, "steps between evaluations; default: ten in a run", ge=1, free=True)
+    checkpoint_every: int | None = opt(None, "steps between checkpoints; default: as eval_every", ge=1, free=True)
+    keep_checkpoints: int = opt(2, "how many of the latest step checkpoints to keep", ge=1, free=True)
+    sync_batchnorm: bool = opt(False, "batch-norm statistics over all ranks")
+    select: Literal["none", "entropy", "mutual_information", "neighbourhood_density"] = opt(
+        "none", "also keep the checkpoint that is best by this, which needs no target labels, as selected.pt", free=True
+    )
+    device: str = opt("auto", "cpu, cuda, cuda:1 ..., or auto", free=True)
+    precision: Precision = opt(
+        "auto", "number type of the network; auto: bfloat16 or float16 on a GPU, float32 on a CPU"
+    )
+    force_precision: bool = opt(False, "use that type even where it is slow")
+    compile: bool = opt(False, "torch.compile the network")
+    tensorboard: bool = opt(True, "write TensorBoard events beside metrics.jsonl", free=True)
+    profile: bool = opt(False, "print where the time of a step goes, and write a Chrome trace", free=True)
+    threads: int = opt(0, "CPU threads of torch; 0: torch's own choice. The same number gives the same bits", ge=0)

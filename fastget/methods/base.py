@@ -1,0 +1,108 @@
+"""What a method is: it sees a batch of the target, and adds a term to the loss.
+
+A base model (`fastget.bases`) runs the network and hands a `Seen` to the method; its `Term` joins the source's
+cross-entropy, multiplied by w(t); after the optimizer's step the method may bring its memory up to date. Everything
+but `forward` is a hook that does nothing here.
+
+Shapes: B target images of this rank's batch, D feature width, C classes, N target images in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+from fastget.common.fields import opt
+from fastget.methods.settings import Settings
+
+__all__ = ["Method", "Need", "Seen", "Settings", "Task", "Term", "Whole", "opt"]  # all that a method's file needs
+
+Need = Literal[
+    "target",  # batches of target images; without it the method never sees one
+    "warm-up",  # steps on the source alone before it starts: train.warmup_steps is 30 % of all unless it is set
+]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method is built for."""
+
+    num_classes: int  # C
+    feature_dim: int  # D
+    target_images: int  # N
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A batch of the target, as the network sees it. With several ranks it is this rank's part of the global batch:
+    sums over the batch are `fastget.common.ranks.global_sum`'s."""
+
+    features: Tensor  # (B, D), after the bottleneck
+    logits: Tensor  # (B, C)
+    index: Tensor  # (B,) int64, each image's place in the target's list, on the device
+    classifier: nn.Linear  # W (C, D) and b (C,)
+    progress: float  # 0 at the first step, 1 at the last
+
+    def detached(self) -> Seen:
+        return replace(self, features=self.features.detach(), logits=self.logits.detach())
+
+
+class Term(NamedTuple):
+    """What a method adds to the loss."""
+
+    loss: Tensor  # (), multiplied by w(t) outside
+    logged: dict[str, Tensor] = {}  # noqa: RUF012  # a default, never changed; its parts, by names such as loss_g
+    kept: Any = None  # handed to after_step
+
+
+class Whole(Protocol):
+    """The whole target through the network in evaluation mode, this rank's share of it. It costs a pass over the
+    target when it is first asked for. No label of the target is in it."""
+
+    @property
+    def features(self) -> Sequence[Tensor]: ...  # chunks of (n, D)
+
+    @property
+    def logits(self) -> Tensor: ...  # (n, C)
+
+    @property
+    def index(self) -> Tensor: ...  # (n,) places in the target's list
+
+    @property
+    def classifier(self) -> nn.Linear: ...
+
+
+class Method(nn.Module):
+    """The base of all methods. Its parameters go to the optimizer, its buffers to the checkpoint."""
+
+    Config: ClassVar[type[Settings]]  # its section of the configuration
+    needs: ClassVar[frozenset[Need]] = frozenset({"target"})
+    advice: ClassVar[str] = ""  # what to try when the loss is no number, beside a lower learning rate
+
+    def __init__(self, config: Any, task: Task) -> None:
+        super().__init__()
+        self.config, self.task = config, task
+
+    # def forward(self, seen: Seen) -> Term: the target's term; what is not to carry a gradient is detached in it
+
+    def start(self, whole: Whole) -> None:
+        """Once, after the warm-up, before the first batch of the target."""
+
+    def start_epoch(self) -> None:
+        """At the first step of every epoch, and at the first step of all."""
+
+    def after_step(self, seen: Seen, term: Term, skip: Tensor | None, again: Callable[[], Seen]) -> None:
+        """After the optimizer's step: memories. `seen` is detached. Where `skip`, on the device, is not 0, the step was
+        skipped (float16's overflow) and a memory must stay as it is. `again()` runs the same target images through the
+        network once more, in evaluation mode, which costs an image pass."""
+
+    def check(self) -> None:
+        """At log intervals, where waiting for the device is fine: ValueError says what is wrong and what to try."""
+
+    def figures(self) -> dict[str, Tensor]:
+        """What TensorBoard shows of the state at an evaluation, by tag: numbers, and (C,) shares of the classes, which
+        are drawn beside the target's labels where these are known."""
+        return {}

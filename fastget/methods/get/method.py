@@ -1,0 +1,56 @@
+"""GeT as a method of fastget's own trainer: the adapter between `Method` and the module `fastget.GeT`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fastget.methods import settings
+from fastget.methods.base import Method, Need, Seen, Task, Term, Whole
+from fastget.methods.get.module import GeT, Output
+
+
+class GetMethod(Method):
+    """METHOD.md: the memory starts after the warm-up from a pass over the target, and follows every step."""
+
+    Config = settings.Get
+    config: settings.Get
+    needs: ClassVar[frozenset[Need]] = frozenset({"target", "warm-up"})
+    advice = "a longer train.warmup_steps, or a higher get.tau"
+
+    def __init__(self, config: settings.Get, task: Task) -> None:
+        super().__init__(config, task)
+        self.get = GeT(task.num_classes, task.feature_dim, config, check_now=False)
+        self._shown: Tensor | None = None  # mu at the last evaluation
+
+    def start(self, whole: Whole) -> None:
+        predictions = torch.split(whole.logits.argmax(1), [len(f) for f in whole.features])
+        self.get.initialise(whole.features, predictions, whole.classifier.weight)
+
+    def start_epoch(self) -> None:
+        self.get.start_epoch()
+
+    def forward(self, seen: Seen) -> Term:
+        head = seen.logits.detach().argmax(1)
+        out: Output = self.get(seen.features, seen.classifier.weight, labels=head)
+        parts = {"loss_g": out.loss_g, "loss_f": out.loss_f}
+        parts |= {"structure_g": out.structure_g, "structure_f": out.structure_f}
+        return Term(out.loss, parts, out)
+
+    def after_step(self, seen: Seen, term: Term, skip: Tensor | None, again: Callable[[], Seen]) -> None:
+        self.get.update(seen.features, term.kept, skip=skip)
+
+    def check(self) -> None:
+        self.get.check()
+
+    def figures(self) -> dict[str, Tensor]:
+        pi, mu = self.get.pi.detach().cpu(), self.get.mu.detach().cpu()
+        shown = {"prior": pi, "prior/largest": pi.max(), "prior/smallest": pi.min()}
+        if self._shown is not None:
+            moved = 1 - torch.cosine_similarity(mu, self._shown, dim=1)
+            shown |= {"prototypes/mean drift (1 - cosine)": moved.mean(), "prototypes/largest drift": moved.max()}
+        self._shown = mu
+        return shown

@@ -1,0 +1,96 @@
+"""What each method lets its user set: its section of the configuration. No torch here.
+
+`presets` are values under a name, chosen by --recipe: of the section's own fields, or of others by `section.field`.
+"default" is what the method starts from; a preset of another name stands for all that it says, on top of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from fastget.common import fields
+from fastget.common.fields import opt
+
+Presets = Mapping[str, Mapping[str, Any]]
+LINEAR = {"method.ramp": "linear"}  # ATDOC's schedule, iteration / iterations
+
+
+class Settings:
+    """A method's section: a frozen dataclass of fields made by `opt`, checked however it is made."""
+
+    presets: ClassVar[Presets] = {"default": {}}
+
+    def __post_init__(self) -> None:
+        fields.check(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOnly(Settings):
+    """The baseline: the source alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Get(Settings):
+    """GeT's own values; the paper's are the recipe `paper`."""
+
+    presets: ClassVar[Presets] = {
+        "default": {},  # METHOD.md's values that work
+        "paper": {  # what the paper prints
+            "tau": 1.0,
+            "gamma_mu": 0.9,
+            "gamma_Q": 0.2,
+            "prototype_labels": "y_M",
+            "prior_estimate": "likelihood",
+        },
+    }
+
+    tau: float = opt(0.15, "temperature of the posteriors, Eq. (2)", gt=0)
+    gamma_mu: float = opt(0.01, "prototype step, Eq. (4)", ge=0, le=1)
+    gamma_pi: float = opt(0.01, "prior step, Eq. (3)", ge=0, le=1)
+    gamma_Q: float = opt(0.5, "weight of the hard label y_M, Eq. (10)", ge=0, le=1)
+    prior_estimate: Literal["likelihood", "posterior", "nearest"] = opt(
+        "likelihood", "estimate of the batch's class distribution, Eq. (3) or (3*)"
+    )
+    prior_shrinkage: bool = opt(False, "temper the prior by its own entropy, (2*)")
+    prototype_labels: Literal["head", "y_M"] = opt(
+        "head", "classes in Eq. (4): the classifier's argmax (4*), or the paper's y_M"
+    )
+    kl_g: bool = opt(True, "soft labels for the classifier's head; off: y_M alone (ablation)")
+    kl_f: bool = opt(True, "soft labels for the prototype head; off: y_M alone (ablation)")
+    mix: bool = opt(True, "mix y_M into the labels; off: Q alone (ablation)")
+    backend: Literal["auto", "reference", "triton"] = opt(
+        "auto", "who computes the step: triton, reference, auto (triton on a GPU)"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mix and not (self.kl_g and self.kl_f):
+            raise ValueError(
+                "mix=False leaves Q as the only label, and kl_g or kl_f=False takes it away: set one of them"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MCC(Settings):
+    """Minimum class confusion (Jin et al., 2020), as ATDOC runs it; the authors' values are the recipe `original`."""
+
+    presets: ClassVar[Presets] = {
+        "default": LINEAR,
+        "original": {"temperature": 2.5, "method.ramp": "constant"},
+    }
+
+    temperature: float = opt(1.0, "of the softmax; the authors' is 2.5 (3 on VisDA)", gt=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtdocNA(Settings):
+    """ATDOC with neighbourhood aggregation (Liang et al., 2021): labels from a memory of every target image."""
+
+    presets: ClassVar[Presets] = {"default": {"method.weight": 0.2, **LINEAR}}
+
+    neighbours: int = opt(5, "nearest images in the memory that vote, the image itself left out", ge=1)
+    second_look: bool = opt(
+        False, "fill the memory from a second, eval-mode pass as the authors do; off: from the step's own features"
+    )

@@ -1,0 +1,113 @@
+"""The parts of a run, from its configuration: model, optimizer, loaders."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fastget.bases import base_of
+from fastget.bases.base import Base
+from fastget.common.ranks import Ranks
+from fastget.common.timing import Timer
+from fastget.config import Config
+from fastget.data.find import Domains
+from fastget.loading.loader import Loader, Stream
+from fastget.loading.sampling import EvalSampler, TrainSampler
+from fastget.methods import method_of
+from fastget.methods.base import Task
+from fastget.networks.network import build_network
+from fastget.training.optim import build_optimizer
+
+EVAL_BATCH = 256
+# batch-norm statistics stay each rank's own, a method's memory is the same on all; the option has two names
+_NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+_WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
+
+
+def build_model(config: Config, domains: Domains, device: torch.device, ranks: Ranks, timer: Timer) -> Base:
+    """Network, method and base model, on the device."""
+    num_classes = len(domains.source.classes)
+    network = build_network(config.network, num_classes, config.data.crop)
+    task = Task(num_classes, config.network.bottleneck_dim, len(domains.target))
+    method = method_of(config.method.name)(config.own, task)
+    model = base_of(config.method.base)(network, method, config.optim.label_smoothing, timer)
+    if config.train.sync_batchnorm and ranks.world > 1:
+        if device.type != "cuda":
+            raise ValueError("train.sync_batchnorm needs CUDA devices: torch cannot synchronise batch-norm on CPUs")
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    model.to(device)
+    if device.type == "cuda":
+        model.network.to(memory_format=torch.channels_last)
+    if config.train.compile:
+        model.network.compile()
+    return model
+
+
+def optimizer_of(model: Base, config: Config, device: torch.device) -> torch.optim.Optimizer:
+    """SGD over the backbone, and over everything else: bottleneck, classifier, what base and method learn."""
+    backbone = list(model.network.backbone.parameters())
+    ids = {id(p) for p in backbone}
+    heads = [p for p in model.parameters() if id(p) not in ids]
+    return build_optimizer(config.optim, backbone, heads, device)
+
+
+def distributed(model: Base, device: torch.device, ranks: Ranks) -> nn.Module:
+    """What a step calls: the model itself, or, among several ranks, the one that averages their gradients."""
+    if ranks.world == 1:
+        return model
+    devices = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(model, devices, **_WITHOUT_BUFFERS)
+
+
+class Loaders:
+    """The streams of a run: what it trains on, and what it is evaluated on."""
+
+    def __init__(self, config: Config, seed: int, domains: Domains, device: torch.device, ranks: Ranks) -> None:
+        self._config, self._seed, self._domains, self._device, self._ranks = config, seed, domains, device, ranks
+        batch = config.train.batch_size
+        labelled = 0 if domains.labelled_target is None else max(1, batch // 3)  # 36 = 24 + 12, as in the paper
+        if labelled >= batch:
+            raise ValueError(f"data.setting=ssda needs a train.batch_size of at least 2, got {batch}")
+        self.source = self.training("source", batch)
+        self.target = self.training("target", batch - labelled)
+        self.shots = self.training("labelled_target", labelled) if labelled else None
+        self.evaluation = self._evaluation()
+
+    @property
+    def epoch_steps(self) -> int:
+        """As many batches as the larger domain holds."""
+        samplers = (self.source.stream.sampler, self.target.stream.sampler)
+        return max(s.steps_per_epoch for s in samplers if isinstance(s, TrainSampler))
+
+    def training(self, role: str, batch_size: int) -> Loader:
+        data, ranks = self._config.data, self._ranks
+        sampler = TrainSampler(
+            len(self._domains.lists()[role]),
+            batch_size,
+            seed=self._seed,
+            stream=role,
+            margin=data.resize - data.crop,
+            flip=data.flip,
+            rank=ranks.rank,
+            world=ranks.world,
+        )
+        return self._loader(role, sampler)
+
+    def _evaluation(self) -> Loader:
+        data, ranks = self._config.data, self._ranks
+        images = len(self._domains.target)
+        margin = data.resize - data.crop
+        return self._loader(
+            "target", EvalSampler(images, EVAL_BATCH, margin=margin, rank=ranks.rank, world=ranks.world)
+        )
+
+    def _loader(self, role: str, sampler: TrainSampler | EvalSampler) -> Loader:
+        data, domains = self._config.data, self._domains
+        stream = Stream(
+            domains.lists()[role], sampler, data.resize, data.crop, domains.packed.get(role), data.bad_threshold
+        )
+        return Loader(stream, self._device, data.loader, data.workers)

@@ -1,0 +1,59 @@
+"""A run's length and intervals in steps, and what depends on the step: the learning rate and the term's weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fastget.config import MethodConfig, TrainConfig
+from fastget.methods.base import Method
+
+WARM_UP = 0.3  # share of the steps, for a method that needs a warm-up
+
+
+@dataclass(frozen=True)
+class Plan:
+    """In steps."""
+
+    epoch_steps: int
+    max_steps: int
+    warmup_steps: int
+    eval_every: int
+    checkpoint_every: int
+
+    def progress(self, step: int) -> float:
+        """0 at the first step, 1 at the end."""
+        return step / self.max_steps
+
+
+def make_plan(train: TrainConfig, method: type[Method], epoch_steps: int) -> Plan:
+    """The plan of a run, its open values filled in."""
+    max_steps = train.max_steps or train.epochs * epoch_steps
+    warm = round(WARM_UP * max_steps) if "warm-up" in method.needs else 0
+    eval_every = train.eval_every or max(1, max_steps // 10)
+    plan = Plan(
+        epoch_steps=epoch_steps,
+        max_steps=max_steps,
+        warmup_steps=warm if train.warmup_steps is None else train.warmup_steps,
+        eval_every=eval_every,
+        checkpoint_every=train.checkpoint_every or eval_every,
+    )
+    if "target" in method.needs and plan.warmup_steps >= max_steps:
+        raise ValueError(
+            f"train.warmup_steps ({plan.warmup_steps}) leaves no step for the method out of {max_steps}: "
+            "lower it, or raise train.max_steps"
+        )
+    return plan
+
+
+def weight(method: MethodConfig, progress: float) -> float:
+    """w(t)."""
+    return method.weight * (progress if method.ramp == "linear" else 1)
+
+
+def set_lr(optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
+    """lr(i) = lr0 * (1 + 10 i / I)^-0.75."""
+    factor = (1 + 10 * step / steps) ** -0.75
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factor
