@@ -1,6 +1,7 @@
-"""The layout: `kernels/` is `fastget.kernels` and nothing else, dependencies point one way."""
+"""The layout: rooms that import what they may, `kernels/` as `fastget.kernels`, one version."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,25 +9,86 @@ from pathlib import Path
 import pytest
 
 import fastget
+from tests.rooms import ALLOWED, LIGHT, ROOT, STEP, files, graph, imports, picture, room_of, written, wrong_imports
 
-ROOT = Path(__file__).resolve().parent.parent
-# room -> the rooms of fastget that it may import; a room may always import itself
-ROOMS: dict[str, set[str]] = {
-    "common": set(),
-    "reference": set(),
-    "kernels": {"reference"},  # for its audit, which compares
-    "methods": {"common", "reference", "kernels"},
-    "config": {"common", "methods"},
-    "data": {"common", "config"},
-    "networks": {"common", "config"},
-    "loading": {"common", "data"},
-    "bases": {"common", "methods", "networks"},
-    "evaluation": {"common", "data", "loading", "networks"},
-    "runs": {"common", "config", "data", "loading", "evaluation"},
-    "serving": {"common", "config", "data", "loading", "networks", "runs"},
-    "training": {"common", "config", "data", "networks", "loading", "methods", "bases", "evaluation", "runs"},
-}
-ABOVE = {"studies", "selftest", "commands", "__init__", "__main__"}  # they may import all below them
+
+@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_file_imports_what_its_room_may(file: Path) -> None:
+    assert not wrong_imports(room_of(file), file.read_text(encoding="utf-8"))
+
+
+def test_a_wrong_import_is_seen() -> None:
+    assert wrong_imports("data", "from fastget.training.engine import Engine") == {"training"}
+    assert wrong_imports("data", "def f():\n    from fastget import kernels") == {"kernels"}
+    assert wrong_imports("reference", "import fastget.common.text") == {"common"}
+    assert wrong_imports("", "from fastget.runs import folder") == {"runs"}
+    assert not wrong_imports("training", "from fastget.methods import method_of\nfrom fastget import __version__")
+
+
+def test_every_room_is_in_the_table() -> None:
+    folders = {path.name for path in (ROOT / "fastget").iterdir() if (path / "__init__.py").exists()}
+    assert folders | {"reference"} == set(ALLOWED)
+    assert {room_of(file) for file in files()} == {*ALLOWED, ""}
+
+
+def test_nothing_imports_what_imports_it() -> None:
+    """But for the registries, which the configuration reads before anything is loaded."""
+    edges = graph()
+    edges["config"] -= {"methods", "bases"}
+    seen: set[str] = set()
+    while done := {room for room in edges if room not in seen and edges[room] <= seen}:
+        seen |= done
+    assert seen == set(edges)
+
+
+def test_the_configuration_reads_registries_alone() -> None:
+    for file in (ROOT / "fastget" / "config").glob("*.py"):
+        for name in imports(file.read_text()):
+            if name.startswith(("fastget.methods", "fastget.bases")):
+                assert name in LIGHT, (file, name)
+
+
+def test_a_step_never_imports_the_audit() -> None:
+    for file in (ROOT / "kernels").rglob("*.py"):
+        if not str(file.relative_to(ROOT)).startswith(STEP):
+            found = imports(file.read_text())
+            assert not {name for name in found if name.startswith(("fastget.kernels.audit", "fastget.reference"))}, file
+
+
+def test_the_picture_of_the_rooms_is_current() -> None:
+    assert written() == picture(), "draw it anew: python -m tests.rooms"
+
+
+@pytest.mark.parametrize("room", ["training", "runs", "commands", "loading"])
+def test_these_rooms_name_no_method(room: str) -> None:
+    """Neither as a text, nor by importing one: what they know of a method is what it declares."""
+    from fastget import methods
+
+    names = "|".join(re.escape(name) for name in methods.names())
+    texts = re.compile(rf"""["'](?:{names})["'.]|\b(?:GeT|MCC|ATDOC)\b""")
+    modules = re.compile(r"fastget\.methods\.(?!base\b|backend\b)\w+")
+    for file in (ROOT / "fastget" / room).rglob("*.py"):
+        source = file.read_text(encoding="utf-8")
+        assert not texts.findall(source), file
+        assert not modules.findall(source), file
+
+
+def compared_texts(source: str) -> set[str]:
+    """The texts that a module compares something with, by ==, in or match."""
+    nodes = list(ast.walk(ast.parse(source)))
+    compared = [part for node in nodes if isinstance(node, ast.Compare) for part in (node.left, *node.comparators)]
+    compared += [node.value for node in nodes if isinstance(node, ast.MatchValue)]
+    parts = [part for node in compared for part in ast.walk(node)]
+    return {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+
+
+def test_nobody_asks_for_a_methods_name() -> None:
+    """No `if method == ...` anywhere."""
+    from fastget import methods
+
+    assert compared_texts("if config.method.name == 'get' or x in ('mcc',): ...") == {"get", "mcc"}
+    for file in files():
+        assert not compared_texts(file.read_text(encoding="utf-8")) & set(methods.names()), file
 
 
 def test_a_bare_import_of_kernels_is_refused() -> None:
@@ -37,3 +99,10 @@ def test_a_bare_import_of_kernels_is_refused() -> None:
 
 def test_version() -> None:
     assert f'VERSION = "{fastget.__version__}"' in (ROOT / "setup.py").read_text()
+
+
+def test_the_package_offers_what_it_says() -> None:
+    assert set(fastget.__all__) <= set(dir(fastget))
+    assert all(hasattr(fastget, name) for name in fastget.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'GetT'"):
+        fastget.GetT  # noqa: B018  # the access is the test

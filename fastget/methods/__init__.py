@@ -94,7 +94,7 @@ def import_module(where: str) -> None:
             ) from error
         return
     file = Path(where).resolve()
-    name = f"fastget_methods_of_{file.stem}"
+    name = f"fastget_methods_of{file.with_suffix('')}".replace(".", "_")
     if name in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(name, file)

@@ -12,6 +12,7 @@ import torch
 from fastget.common.ranks import Ranks
 from fastget.data.find import load_domains
 from fastget.runs.checkpoint import load_checkpoint
+from fastget.training.build import Loaders
 from fastget.training.engine import Engine
 from fastget.training.train import train
 from tests.support import TINY, metrics, tiny
@@ -48,7 +49,7 @@ def test_two_ranks_follow_one(tmp_path: Path) -> None:
     one = train(tiny("one", **{key.replace(".", "__"): value for key, value in STEPS.items()}), quiet=True)
     same(metrics(tmp_path / "two"), metrics(one.folder), within=1e-5)
     a, b = (load_checkpoint(f / "checkpoints" / "final.pt")["model"] for f in (tmp_path / "two", one.folder))
-    for name in ("get.mu", "get.pi", "get.mu_f"):
+    for name in ("method.get.mu", "method.get.pi", "method.get.mu_f"):
         torch.testing.assert_close(a[name], b[name], rtol=0, atol=1e-5)
     lines = (tmp_path / "two" / "predictions.csv").read_text().splitlines()
     assert len(lines) == len(set(lines)) == 1 + 1797  # no image twice, none left out
@@ -69,12 +70,13 @@ def test_a_run_of_two_ranks_goes_on_with_one(tmp_path: Path) -> None:
 def test_the_union_of_the_ranks_batches_is_the_batch() -> None:
     config = tiny("x")
     engine = Engine(config, 0, load_domains(config.data), torch.device("cpu"))
-    for loader, role in ((engine.source_loader, "source"), (engine.target_loader, "target")):
+    loaders = engine.loaders
+    for loader, role in ((loaders.source, "source"), (loaders.target, "target")):
         whole = loader.stream.sampler
         halves = []
         for rank in range(2):
-            engine.ranks = Ranks(rank, 2)
-            halves.append(engine._train_loader(role, config.train.batch_size).stream.sampler)
+            part = Loaders(config, 0, engine.domains, engine.device, Ranks(rank, 2))
+            halves.append(part.training(role, config.train.batch_size).stream.sampler)
         for step in range(5):
             assert [i for half in halves for i in half(step).index.tolist()] == whole(step).index.tolist()
 

@@ -12,7 +12,7 @@ def test_layers_later_ones_win(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("get: {tau: 0.4, gamma_Q: 0.3}\ntrain: {seeds: [3, 4]}\n")
     config = make_config({"get.tau": "0.6"}, file=file, recipe="paper")
-    assert (config.get.tau, config.get.gamma_Q, config.get.gamma_mu) == (0.6, 0.3, 0.9)
+    assert (config.own.tau, config.own.gamma_Q, config.own.gamma_mu) == (0.6, 0.3, 0.9)
     assert config.train.seeds == (3, 4)
     assert config.network.name == PRESETS["digits"]["network.name"]
 
@@ -40,7 +40,7 @@ def test_written_and_read_again(tmp_path: Path) -> None:
         ({"get.tau": 0}, "get.tau must be above 0"),
         ({"get.tau": "nan"}, "get.tau"),
         ({"get.gamma_Q": 2}, "get.gamma_Q must be at least 0 and at most 1, got 2"),
-        ({"method.name": "gett"}, "one of get, source-only, got 'gett' .did you mean 'get'"),
+        ({"method.name": "gett"}, "one of get, source-only, mcc, atdoc-na, got 'gett' .did you mean 'get'"),
         ({"train.max_steps": "1.5"}, "a whole number or none"),
         ({"train.max_steps": 0}, "at least 1"),
         ({"data.flip": "maybe"}, "true or false"),

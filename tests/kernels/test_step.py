@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fastget import GeT, kernels, reference
 from fastget.kernels import traffic
 from fastget.kernels.launch import Launch, record
-from fastget.methods.get import Backend
+from fastget.methods.backend import Backend
 from tests.kernels.checker import assert_order_free
 from tests.kernels.support import (
     GRADIENT_TOLERANCE,

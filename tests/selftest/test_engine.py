@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from fastget.methods.get.method import GetMethod
 from fastget.selftest import engine as selftest_engine
 from fastget.selftest.table import Machine, run_checks
 from fastget.training.engine import Engine
@@ -31,8 +32,8 @@ def test_a_lost_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def forgetful(self: Engine, state: dict[str, Any]) -> None:
         load(self, state)
-        assert self.get is not None
-        self.get.mu.add_(0.01)
+        assert isinstance(self.method, GetMethod)
+        self.method.get.mu.add_(0.01)
 
     monkeypatch.setattr(Engine, "load", forgetful)
     monkeypatch.setitem(selftest_engine.SMALL, "train.warmup_steps", 2)

@@ -55,7 +55,7 @@ def test_a_file_that_vanishes_does_not_end_the_run(digits: Path, loader: str, mo
 
     def vanish(self: Engine, batches: object) -> None:
         if self.step == 5:  # a file that step 30 will want
-            stream = self.source_loader.stream
+            stream = self.loaders.source.stream
             gone.append(Path(stream.images.file(int(stream.sampler(30).index[0]))))
             gone[0].unlink()
         train_step(self, batches)  # type: ignore[arg-type]

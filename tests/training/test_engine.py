@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastget.common.precision import choose_precision, cpu_has_bfloat16
 from fastget.config import Config
 from fastget.data.find import load_domains
-from fastget.methods.get import GeT
+from fastget.methods.get.method import GetMethod
+from fastget.methods.get.module import GeT
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.training.engine import Engine
 from fastget.training.optim import choose_impl
@@ -98,7 +99,6 @@ def test_one_collective_beside_ddps_own(monkeypatch: pytest.MonkeyPatch) -> None
 def test_float16_overflow_skips_the_step_and_the_memory() -> None:
     engine = make(train__precision="float16")
     with stepping(engine, 6) as batches:
-        assert engine.get is not None
         before = {name: value.clone() for name, value in engine.model.state_dict().items()}
         scale = engine.scaler.get_scale()
         handle = engine.network.classifier.weight.register_hook(lambda grad: grad * torch.inf)
@@ -107,10 +107,10 @@ def test_float16_overflow_skips_the_step_and_the_memory() -> None:
         after = engine.model.state_dict()
         assert engine.scaler.get_scale() < scale
         for name, value in before.items():
-            if name != "get.health" and "running" not in name and "tracked" not in name:
+            if name != "method.get.health" and "running" not in name and "tracked" not in name:
                 assert torch.equal(value, after[name]), name
         engine.train_step(next(batches))  # and the next step goes on
-        assert not torch.equal(before["get.mu"], engine.get.mu)
+        assert not torch.equal(before["method.get.mu"], engine.model.state_dict()["method.get.mu"])
 
 
 def test_float16_and_bfloat16_follow_float32() -> None:
@@ -238,7 +238,7 @@ def test_selection_needs_no_labels_and_stands_beside_the_final_model() -> None:
 def test_profile(capsys: pytest.CaptureFixture[str]) -> None:
     folder = train(tiny("prof", train__profile=True, train__max_steps=20)).folder
     text = capsys.readouterr().out
-    for name in ("data", "forward", "E/C-step", "backward", "optimizer", "memory", "evaluation"):
+    for name in ("data", "forward", "method", "backward", "optimizer", "memory", "evaluation"):
         assert name in text
     assert "traceEvents" in (folder / "trace.json").read_text()
 
@@ -265,16 +265,18 @@ def test_the_forward_pass_on_fake_cuda_tensors(dtype: torch.dtype, monkeypatch: 
     """autocast, channels_last and devices of the GPU path: mixed devices and hidden waits raise on fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from fastget.bases.plain import Adaptation
+    from fastget.bases.base import Step
+    from fastget.bases.plain import Plain
+    from fastget.methods.base import Task
     from fastget.networks.network import build_network
 
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)  # or autocast is off
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *args: True)
     config = tiny("fake", network__name="resnet18", network__weights="none", data__resize=64, data__crop=64)
     network = build_network(config.network, 10, 64)
-    get = GeT(10, 256, backend="reference", check_now=False)
-    get._ready = True  # a look at mu would wait
-    model = Adaptation(network, get, 0.1)
+    method = GetMethod(GetMethod.Config(backend="reference"), Task(10, 256, 100))
+    method.get._ready = True  # a look at mu would wait
+    model = Plain(network, method, 0.1)
     with FakeTensorMode(allow_non_fake_inputs=False):
         for module in model.modules():
             for name, p in list(module._parameters.items()):
@@ -286,12 +288,10 @@ def test_the_forward_pass_on_fake_cuda_tensors(dtype: torch.dtype, monkeypatch: 
         images = torch.empty(4, 64, 64, 3, device="cuda").permute(0, 3, 1, 2)
         labels = torch.zeros(4, dtype=torch.int64, device="cuda")
         with torch.autocast("cuda", dtype):
-            losses = model(images, labels, images)
-        assert losses.features is not None
-        assert losses.out is not None
-        get.update(losses.features, losses.out)
-        assert losses.features.dtype == dtype
+            losses = model(Step(images, labels, images, labels))
+        method.after_step(losses.seen, losses.term, None, lambda: losses.seen)
+        assert losses.seen.features.dtype == dtype
         assert losses.loss.dtype == torch.float32
         assert losses.loss.device.type == "cuda"
         with pytest.raises(Exception, match="device"):
-            model(images.to("cpu"), labels, images)  # the check can fail
+            model(Step(images.to("cpu"), labels, images, labels))  # the check can fail

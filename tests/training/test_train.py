@@ -1,5 +1,6 @@
 """Runs end to end on the embedded digits: what they write, and that they can be repeated to the bit."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from rich.console import Console
 
 import fastget
 from fastget.common.device import choose_device
-from fastget.methods.get import GeT
+from fastget.methods.get.module import GeT
 from fastget.runs.checkpoint import load_checkpoint
+from fastget.runs.summary import SeedSummary, over_seeds
 from fastget.training.engine import RunFailed
-from fastget.training.train import over_seeds, train
+from fastget.training.train import train
 from tests.support import TINY, metrics, tiny
 
 
@@ -42,7 +44,7 @@ def test_a_runs_folder(tmp_path: Path) -> None:
     assert {"loss_source", "loss_target", "loss_g", "loss_f", "structure_g", "lr"} <= set(logs[-1])
 
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary == result.summary
+    assert summary == result.summary.to_dict()
     assert summary["accuracy"] == evaluations[-1]["accuracy"]
     assert len(summary["per_class_accuracy"]) == 10
     mean = sum(summary["per_class_accuracy"].values()) / 10
@@ -95,7 +97,7 @@ def test_source_only_never_sees_the_target() -> None:
     assert all("loss_target" not in line for line in metrics(result.folder))
     assert result.summary["source_only"] is None
     state = load_checkpoint(result.folder / "checkpoints" / "final.pt")["model"]
-    assert not any(name.startswith("get.") for name in state)
+    assert not any(name.startswith("method.") for name in state)
 
 
 def test_several_seeds(tmp_path: Path) -> None:
@@ -104,17 +106,17 @@ def test_several_seeds(tmp_path: Path) -> None:
     accuracies = [part["accuracy"] for part in parts]
     assert result.summary["accuracy"] == pytest.approx(sum(accuracies) / 2)
     assert result.summary["accuracy_std"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
-    assert json.loads((tmp_path / "many" / "summary.json").read_text()) == result.summary
+    assert json.loads((tmp_path / "many" / "summary.json").read_text()) == result.summary.to_dict()
     one = yaml.safe_load((tmp_path / "many" / "seed-5" / "config.yaml").read_text())
     assert one["train"]["seeds"] == [5]
 
 
 def test_over_seeds_without_labels() -> None:
     part = train(tiny("x", method__name="source-only"), quiet=True).summary
-    blank = {**part, "accuracy": None, "mean_class_accuracy": None, "per_class_accuracy": {"0": None}}
+    assert isinstance(part, SeedSummary)
+    blank = dataclasses.replace(part, accuracy=None, mean_class_accuracy=None, per_class_accuracy={"0": None})
     over = over_seeds([blank, blank])
-    assert over["accuracy"] is None
-    assert over["accuracy_std"] is None
+    assert (over.accuracy, over.accuracy_std, over.per_class_accuracy) == (None, None, {"0": None})
 
 
 def test_resume_goes_on_to_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,126 @@
+"""The rooms of fastget, what each may import, and the picture of what each does import.
+
+python -m tests.rooms      # draws the picture in CONTRIBUTING.md anew
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PICTURE = ROOT / "CONTRIBUTING.md"
+BEGIN, END = "<!-- rooms: made by python -m tests.rooms -->\n```text\n", "```\n<!-- rooms end -->"
+
+# room -> the rooms that it may import; a room may import itself
+BELOW = ("common", "reference", "kernels", "methods", "bases", "config", "data", "networks", "loading", "evaluation")
+ALLOWED: dict[str, set[str]] = {
+    "common": set(),
+    "reference": set(),
+    "kernels": {"reference"},  # its audit alone, which compares: see STEP
+    "methods": {"common", "reference", "kernels"},
+    "networks": {"common", "config"},
+    "bases": {"common", "methods", "networks"},
+    "config": {"common", "methods", "bases"},  # of these two the registries alone: see LIGHT
+    "data": {"common", "config"},
+    "loading": {"common", "data"},
+    "evaluation": {"common", "data", "loading", "networks"},
+    "runs": {"common", "config", "data", "loading", "evaluation"},
+    "serving": {"common", "config", "data", "loading", "networks", "evaluation", "runs"},
+    "training": {*BELOW, "runs"},
+    "studies": {*BELOW, "runs", "serving", "training"},
+    "selftest": {*BELOW, "runs", "serving", "training"},
+    "commands": {*BELOW, "runs", "serving", "training", "studies", "selftest"},
+}
+PUBLIC = {"config", "methods", "training"}  # what `import fastget` offers, lazily; `python -m fastget` is a command
+STEP = "kernels/audit"  # what a step of the kernels never imports
+LIGHT = ("fastget.methods", "fastget.bases", "fastget.methods.settings")  # what the configuration may name of them
+
+
+def files() -> list[Path]:
+    """Every module of the package, each once: `fastget/kernels` is a link to `kernels/`."""
+    own = [file for file in (ROOT / "fastget").rglob("*.py") if "kernels" not in file.relative_to(ROOT).parts[:2]]
+    return sorted([*own, *(ROOT / "kernels").rglob("*.py")])
+
+
+def room_of(file: Path) -> str:
+    """The room that a file lies in; an empty text for the package's own `__init__` and `__main__`."""
+    parts = file.relative_to(ROOT).parts
+    if parts[0] == "kernels":
+        return "kernels"
+    if len(parts) == 2:
+        return "reference" if parts[1] == "reference.py" else ""
+    return parts[1]
+
+
+def imports(source: str) -> set[str]:
+    """The modules of fastget that a text imports, anywhere in it, in full."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.startswith("fastget.")}
+
+
+def rooms_in(modules: Iterable[str]) -> set[str]:
+    """The rooms that full names lie in; what is no room is one of the package's own names."""
+    return {name.split(".")[1] for name in modules} & set(ALLOWED)
+
+
+def wrong_imports(room: str, source: str) -> set[str]:
+    """The rooms that a text, as a part of this room, imports and must not."""
+    allowed = ALLOWED[room] | {room} if room else PUBLIC | {"commands"}
+    return rooms_in(imports(source)) - allowed
+
+
+def graph() -> dict[str, set[str]]:
+    """Room -> the rooms that it really imports, itself left out."""
+    found: dict[str, set[str]] = {room: set() for room in ALLOWED}
+    for file in files():
+        if room := room_of(file):
+            found[room] |= rooms_in(imports(file.read_text(encoding="utf-8"))) - {room}
+    return found
+
+
+def levels(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Rooms by the longest way down; the registries that the configuration reads are no way."""
+    depth: dict[str, int] = {}
+
+    def down(room: str) -> int:
+        if room not in depth:
+            below = edges[room] - ({"methods", "bases"} if room == "config" else set())
+            depth[room] = 1 + max(map(down, below), default=-1)
+        return depth[room]
+
+    top = max(map(down, edges))
+    return [[room for room in edges if depth[room] == level] for level in range(top, -1, -1)]
+
+
+def picture() -> str:
+    """The rooms from top to bottom, each level importing from those below it, and who imports whom."""
+    edges = graph()
+    rows = levels(edges)
+    order = [room for row in rows for room in row]
+    width = max(map(len, order))
+    lines = ["   ".join(row).center(72).rstrip() for row in rows]
+    drawn = [line for row in lines for line in (row, "|".center(72).rstrip())][:-1]
+    table = [f"{room:<{width}}  {' '.join(other for other in order if other in edges[room]) or '-'}" for room in order]
+    return "\n".join([*drawn, "", f"{'room':<{width}}  imports", *table]) + "\n"
+
+
+def written() -> str:
+    """The picture as CONTRIBUTING.md has it."""
+    text = PICTURE.read_text(encoding="utf-8")
+    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
+
+
+def main() -> None:
+    text = PICTURE.read_text(encoding="utf-8")
+    PICTURE.write_text(text.replace(BEGIN + written() + END, BEGIN + picture() + END), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
