@@ -76,4 +76,5 @@ class Adaptation(nn.Module):
         return Losses(supervised + weight * out.loss, source_loss, features.detach(), out)
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits.float(), labels, label_smoothing=self.label_smoothing)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # float64 stays float64, as in GeT
+        return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
