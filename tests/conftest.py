@@ -7,8 +7,32 @@ from typing import Any
 
 import pytest
 
+HERE = Path(__file__).parent
+# What computes, and may so depend on the CPU: files and folders whose tests are marked `numeric`.
+NUMERIC = [
+    "commands/test_eval.py",
+    "commands/test_predict.py",
+    "common",
+    "evaluation",
+    "kernels",
+    "loading",
+    "methods",
+    "networks",
+    "selftest",
+    "serving",
+    "studies",
+    "test_reference.py",
+    "training",
+]
+
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported: its kernels run on CPU tensors
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="fastget-tests-")  # the digits are made here, once
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(item.path.is_relative_to(HERE / place) for place in NUMERIC):
+            item.add_marker(pytest.mark.numeric)
 
 
 @pytest.fixture(autouse=True)

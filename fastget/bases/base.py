@@ -47,6 +47,11 @@ class Losses(NamedTuple):
         return {name: value.detach() for name, value in parts.items()}
 
 
+def widened(logits: Tensor) -> Tensor:
+    """At least float32: half types are summed in it, float64 stays float64."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 class Base(nn.Module):
     """A network and a method. A base model implements `forward(step) -> Losses`."""
 
@@ -56,12 +61,12 @@ class Base(nn.Module):
         self.label_smoothing, self.timer = label_smoothing, timer
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits.float(), labels, label_smoothing=self.label_smoothing)
+        return F.cross_entropy(widened(logits), labels, label_smoothing=self.label_smoothing)
 
     def term(self, features: Tensor, logits: Tensor, step: Step) -> tuple[Seen, Term]:
         """The method's term of a batch of the target. Its maths is never half-precision."""
         assert step.place is not None
-        seen = Seen(features, logits.float(), step.place, self.network.classifier, step.progress)
+        seen = Seen(features, widened(logits), step.place, self.network.classifier, step.progress)
         with self.timer.phase("method"), torch.autocast(features.device.type, enabled=False):
             term: Term = self.method(seen)
         return seen, term
@@ -81,4 +86,4 @@ class Base(nn.Module):
         self.network.eval()
         features, logits = self.network(step.target)
         self.network.train(training)
-        return Seen(features, logits.float(), step.place, self.network.classifier, step.progress)
+        return Seen(features, widened(logits), step.place, self.network.classifier, step.progress)

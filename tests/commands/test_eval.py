@@ -41,7 +41,7 @@ def test_the_runs_own_figures(digits_run: Path, capsys: pytest.CaptureFixture[st
     alone = report(
         "--set", "data.source=handwritten", "data.workers=1", "--batch-size", 100, run=digits_run, capsys=capsys
     )
-    assert alone["accuracy"] == found["accuracy"]
+    assert alone["accuracy"] == pytest.approx(found["accuracy"], abs=1.5 / 1797)  # a tie may fall otherwise in a batch
 
 
 def test_another_domain(digits_run: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:

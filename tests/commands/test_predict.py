@@ -52,7 +52,9 @@ def test_the_runs_own_predictions(
     assert predict("target.txt", "--root", digits_root(None), "--batch-size", 100, run=digits_run) == 0
     rows = read_csv(capsys.readouterr().out)
     assert [row["path"] for row in rows] == [target.file(i) for i in range(len(target))]
-    assert [row["label"] for row in rows] == [row["prediction"] for row in own]
+    tied = [float(row["top1_probability"]) - float(row["top2_probability"]) < 1e-4 for row in rows]
+    assert sum(tied) < 20  # in batches of another size they may fall otherwise
+    assert all(t or row["label"] == o["prediction"] for t, row, o in zip(tied, rows, own, strict=True))
     found = np.array([float(row["confidence"]) for row in rows])
     assert np.abs(found - [float(row["confidence"]) for row in own]).max() < 5e-5 + 1e-5  # the run writes 4 digits
     evaluated = evaluate_domain(predictor, target, DIGITS, 256)
@@ -174,8 +176,10 @@ def test_bad_input(digits_run: Path, args: list[str], message: str, capsys: pyte
 
 def test_from_python(predictor: Predictor, target: ImageList) -> None:
     files = [Path(target.file(i)) for i in range(0, 40)]
-    one, many = (list(predictor.predict(files, size)) for size in (7, 40))
-    assert [row.label for row in one] == [row.label for row in many]
+    one, many = (list(predictor.predict(files, size, top_k=10)) for size in (7, 40))
+    for a, b in zip(one, many, strict=True):
+        assert (a.label, a.confidence) == a.top[0]
+        assert dict(a.top) == pytest.approx(dict(b.top), abs=1e-5)
     assert list(predictor.predict([])) == []
     with pytest.raises(ValueError, match="batch size must be at least 1"):
         predictor.predict(files, 0)
@@ -204,5 +208,7 @@ def test_a_reader_that_leaves(digits_run: Path, target: ImageList) -> None:
         assert process.stderr is not None
         assert process.stdout.readline().startswith(b"path,label,confidence")
         process.stdout.close()
-        assert process.stderr.read() == b""
+        said = process.stderr.read()  # a library may have warned of this machine
+        assert b"Traceback" not in said
+        assert b"BrokenPipe" not in said
     assert process.returncode == 1

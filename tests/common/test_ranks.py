@@ -1,6 +1,6 @@
 """Two gloo ranks with half the batch each follow one rank with all of it."""
 
-import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,62 +9,88 @@ from typing import Any
 import pytest
 import torch
 
+from fastget import methods
 from fastget.common.ranks import Ranks
 from fastget.data.find import load_domains
 from fastget.runs.checkpoint import load_checkpoint
+from fastget.selftest.engine import steps
 from fastget.training.build import Loaders
 from fastget.training.engine import Engine
-from fastget.training.train import train
+from tests.pictures import this_fastget
 from tests.support import TINY, metrics, tiny
 
 STEPS = {**TINY, "train.max_steps": 24, "train.log_every": 1, "train.eval_every": 12}
+# Sums in another order. Where ranks agree, 24 steps differ by some 1e-15; without one all-reduce by 1e-4 and more.
+WITHIN = 1e-9
 
 
-def torchrun(out: Path, ranks: int, *extra: str) -> subprocess.CompletedProcess[str]:
+def torchrun(out: Path, ranks: int, *extra: str, module: str = "fastget") -> subprocess.CompletedProcess[str]:
     settings = [f"{key}={str(value).lower()}" for key, value in STEPS.items()]
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={ranks}",
-        "-m",
-        "fastget",
-    ]
-    command = [*launcher, "train", "--out", str(out), "--set", *settings, *extra]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [*launcher, "-m", module, "train", "--out", str(out), "--set", *settings, *extra]
+    return subprocess.run(command, capture_output=True, text=True, env={**this_fastget(), "OMP_NUM_THREADS": "1"})
 
 
-def same(one: list[dict[str, Any]], other: list[dict[str, Any]], within: float) -> None:
+def in_float64(out: Path, ranks: int, *extra: str) -> Path:
+    done = torchrun(out, ranks, *extra, module="tests.common.float64")
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two ranks, in float64. Not to be written to."""
+    return in_float64(tmp_path_factory.mktemp("ranks") / "two", 2)
+
+
+def same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
     assert [line["step"] for line in one] == [line["step"] for line in other]
     for a, b in zip(one, other, strict=True):
-        for name in ("loss", "loss_source", "loss_g", "loss_f"):
-            if name in a:
-                assert a[name] == pytest.approx(b[name], abs=within), (a["step"], name)
+        for name in a:
+            if name.startswith("loss"):
+                assert a[name] == pytest.approx(b[name], rel=WITHIN, abs=0), (a["step"], name)
 
 
-def test_two_ranks_follow_one(tmp_path: Path) -> None:
-    done = torchrun(tmp_path / "two", 2)
+def test_two_ranks_follow_one(two: Path, tmp_path: Path) -> None:
+    one = in_float64(tmp_path / "one", 1)
+    same(metrics(two), metrics(one))
+    a, b = (load_checkpoint(folder / "checkpoints" / "final.pt")["model"] for folder in (two, one))
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=WITHIN, atol=WITHIN)
+    assert a["method.get.mu"].dtype == a["network.classifier.weight"].dtype == torch.float64  # or it would show less
+
+
+@pytest.mark.parametrize("method", [name for name in methods.names() if name != methods.names()[0]])
+def test_two_ranks_follow_one_by_any_method(method: str, tmp_path: Path) -> None:
+    short = ("train.max_steps=12", "train.warmup_steps=4", f"method.name={method}", "method.weight=1")
+    two, one = (in_float64(tmp_path / str(ranks), ranks, *short) for ranks in (2, 1))
+    same(metrics(two), metrics(one))
+    a, b = (load_checkpoint(folder / "checkpoints" / "final.pt")["model"] for folder in (two, one))
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=WITHIN, atol=WITHIN)
+
+
+def test_two_ranks_as_a_user_starts_them(tmp_path: Path) -> None:
+    done = torchrun(tmp_path / "run", 2)
     assert done.returncode == 0, done.stderr
-    one = train(tiny("one", **{key.replace(".", "__"): value for key, value in STEPS.items()}), quiet=True)
-    same(metrics(tmp_path / "two"), metrics(one.folder), within=1e-5)
-    a, b = (load_checkpoint(f / "checkpoints" / "final.pt")["model"] for f in (tmp_path / "two", one.folder))
-    for name in ("method.get.mu", "method.get.pi", "method.get.mu_f"):
-        torch.testing.assert_close(a[name], b[name], rtol=0, atol=1e-5)
-    lines = (tmp_path / "two" / "predictions.csv").read_text().splitlines()
+    lines = (tmp_path / "run" / "predictions.csv").read_text().splitlines()
     assert len(lines) == len(set(lines)) == 1 + 1797  # no image twice, none left out
     assert done.stdout.count("saved in") == 1  # rank 0 alone prints
+    config = tiny("x", **{key.replace(".", "__"): value for key, value in STEPS.items()})
+    one = Engine(config, 0, load_domains(config.data), torch.device("cpu"))
+    losses = steps(one, one.plan.warmup_steps)  # float32 has not drifted yet, and no argmax fallen otherwise
+    assert [line["loss"] for line in metrics(tmp_path / "run")[: len(losses)]] == pytest.approx(losses, rel=1e-4)
 
 
-def test_a_run_of_two_ranks_goes_on_with_one(tmp_path: Path) -> None:
-    assert torchrun(tmp_path / "two", 2).returncode == 0
-    folder = tmp_path / "two"
+def test_a_run_of_two_ranks_goes_on_with_one(two: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(two, tmp_path / "run"))
     for name in ("summary.json", "checkpoints/final.pt", "checkpoints/step_00000024.pt"):
         (folder / name).unlink()
-    whole = metrics(folder)
-    settings = {key.replace(".", "__"): value for key, value in STEPS.items()}
-    train(tiny(folder, **settings, train__resume="auto"), quiet=True)
-    same(metrics(folder), whole, within=1e-5)
+    in_float64(folder, 1, "train.resume=auto")
+    same(metrics(folder), metrics(two))
+    assert load_checkpoint(folder / "checkpoints" / "final.pt")["step"] == 24
 
 
 def test_the_union_of_the_ranks_batches_is_the_batch() -> None:

@@ -45,8 +45,14 @@ def check_against_the_run(file: Path, digits_run: Path, predictor: Predictor) ->
     own = list(csv.DictReader((digits_run / "predictions.csv").read_text().splitlines()))
     assert len({row["prediction"] for row in own}) >= 8
     model = load_exported(file)
-    confidence, labels = torch.cat([model(chunk) for chunk in target_images().split(500)]).softmax(1).max(1)
-    assert [predictor.classes[label] for label in labels] == [row["prediction"] for row in own]
+    P = torch.cat([model(chunk) for chunk in target_images().split(500)]).softmax(1)
+    confidence, labels = P.max(1)
+    first, second = P.topk(2).values.unbind(1)
+    tied = (first - second < 1e-4).tolist()  # in batches of another size they may fall otherwise
+    assert sum(tied) < 20
+    assert all(
+        t or predictor.classes[label] == row["prediction"] for t, label, row in zip(tied, labels, own, strict=True)
+    )
     files = find_domain(DataConfig(), "target")
     rows = predictor.predict([files.file(i) for i in range(len(files))])
     assert np.abs(confidence.detach().numpy() - [row.confidence for row in rows]).max() < 1e-5

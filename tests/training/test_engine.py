@@ -1,6 +1,7 @@
 """The step, counted: image passes, waits for the device, collectives; the float16 scaler; precision; resuming."""
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fastget.data.find import load_domains
 from fastget.methods.get.method import GetMethod
 from fastget.methods.get.module import GeT
 from fastget.runs.checkpoint import load_checkpoint
+from fastget.selftest.engine import steps
 from fastget.training.engine import Engine
 from fastget.training.optim import choose_impl
 from fastget.training.train import train
@@ -140,17 +142,25 @@ def test_precision_is_chosen_by_the_device(tmp_path: Path, monkeypatch: pytest.M
     assert choose_precision("bfloat16", CPU, force=True) == torch.bfloat16
 
 
+def in_float64(engine: Engine) -> Engine:
+    """The same engine where the order of a sum does not show: in float32 a trajectory depends on the CPU."""
+    engine.model.double()
+    engine.network.register_forward_pre_hook(lambda module, images: (images[0].double(),))
+    return engine
+
+
 def test_optimizer_implementations_give_the_same_trajectory() -> None:
-    runs = [metrics(train(tiny(impl, optim__impl=impl), quiet=True).folder) for impl in ("fused", "plain")]
-    for one, other in zip(*runs, strict=True):
-        if "loss" in one:
-            assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
+    fused, plain = (steps(in_float64(make(optim__impl=impl)), 12) for impl in ("fused", "plain"))
+    assert fused == pytest.approx(plain, rel=1e-9)
+    assert steps(in_float64(make(optim__weight_decay=2e-3)), 12) != pytest.approx(plain, rel=1e-6)  # it would show
 
 
 def test_apex_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_impl("auto", CPU) == "fused"
-    with pytest.raises(ValueError, match="it is not installed"):
-        choose_impl("apex", CPU)
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.find_spec", lambda name: None)  # whether this machine has it or not
+        with pytest.raises(ValueError, match="it is not installed"):
+            choose_impl("apex", CPU)
     (tmp_path / "apex").mkdir()
     (tmp_path / "apex" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
@@ -163,9 +173,11 @@ def test_apex_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         choose_impl("apex", CPU)
 
 
+@pytest.mark.inductor
+@pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a C++ compiler")
 def test_compile_follows_eager() -> None:
     eager, compiled = (metrics(train(tiny(f"c{c}", train__compile=c), quiet=True).folder) for c in (False, True))
-    assert compiled[0]["loss"] == pytest.approx(eager[0]["loss"], abs=1e-4)
+    assert compiled[0]["loss"] == pytest.approx(eager[0]["loss"], rel=1e-4)  # of the warm-up: no argmax, little drift
 
 
 # --- going on from a checkpoint -----------------------------------------------------------------

@@ -30,6 +30,12 @@ def wait_for_progress(out: Path, process: subprocess.Popen[bytes], before: str) 
         time.sleep(0.02)
 
 
+def seconds_between_checkpoints(out: Path) -> float:
+    """Of the last two: what a moment of the run is on this machine."""
+    last, before = sorted((f.stat().st_mtime for f in (out / "checkpoints").glob("step_*.pt")), reverse=True)[:2]
+    return last - before
+
+
 def newest(out: Path) -> str:
     return max((f.name for f in (out / "checkpoints").glob("step_*.pt")), default="")
 
@@ -37,12 +43,13 @@ def newest(out: Path) -> str:
 def kill_and_resume(tmp_path: Path, loader: str, kills: int, steps: int) -> None:
     subprocess.run(command(tmp_path / "whole", loader, steps), check=True, capture_output=True)
     killed = tmp_path / "killed"
+    moment = 3 * seconds_between_checkpoints(tmp_path / "whole")
     chance = random.Random(loader)
     done = 0
     while done < kills:
         process = subprocess.Popen(command(killed, loader, steps), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for_progress(killed, process, newest(killed))
-        time.sleep(chance.uniform(0, 0.3))
+        time.sleep(chance.uniform(0, moment))
         if process.poll() is not None:
             break  # it reached the end first
         process.send_signal(signal.SIGKILL)
