@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from fastget.runs.environment import environment
-from fastget.runs.summary import FILE, SeedSummary, SeedsSummary, read_summary
-from fastget.runs.checkpoint import CheckpointFolder, write_atomically
 from fastget.config import Config, make_config
-from fastget.evaluation.score import Evaluation
 from fastget.data.lists import ImageList
+from fastget.evaluation.score import Evaluation
+from fastget.runs.checkpoint import CheckpointFolder, write_atomically
+from fastget.runs.environment import environment
+from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, read_summary
 
 
 class RunFolder:

@@ -1,0 +1,1 @@
+"""Where a run's figures go: files, TensorBoard, the terminal."""

@@ -1,0 +1,118 @@
+"""summary.json: a finished run's figures, typed, for everything that reads a run.
+
+The headline is the final model. Target labels serve these figures only, and nothing is selected by them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+FILE = "summary.json"
+FIGURES = ("accuracy", "mean_class_accuracy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What a run of one seed and a run of several have in common. `summary["accuracy"]` reads as the file does."""
+
+    method: str
+    base: str = "plain"
+    data: str
+    setting: str
+    source: str
+    target: str
+    steps: int
+    images: dict[str, int]  # by role: source, target, labelled_target
+    accuracy: float | None  # None: the target has no labels
+    mean_class_accuracy: float | None
+    source_only: dict[str, Any] | None  # the model at the end of the warm-up, before it adapts
+    per_class_accuracy: dict[str, float | None]  # None: no image of that class
+
+    def __getitem__(self, name: str) -> Any:
+        return self.to_dict()[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of summary.json."""
+        return dataclasses.asdict(self)
+
+    def std(self, name: str) -> float | None:
+        """The standard deviation of a figure over seeds; None for one seed."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedSummary(Summary):
+    """A run of one seed."""
+
+    seed: int
+    left_out: list[str] = field(default_factory=list)  # bad files, at the start
+    turned_bad: list[dict[str, Any]] = field(default_factory=list)  # and in mid-run
+    label_free: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsSummary(Summary):
+    """Runs of several seeds: means, and standard deviations of the sample."""
+
+    seeds: list[int]
+    accuracy_std: float | None
+    accuracy_per_seed: list[float] | None = None
+    mean_class_accuracy_std: float | None
+    mean_class_accuracy_per_seed: list[float] | None = None
+
+    def std(self, name: str) -> float | None:
+        value: float | None = getattr(self, f"{name}_std")
+        return value
+
+
+def over_seeds(parts: Sequence[SeedSummary]) -> SeedsSummary:
+    """One summary of the runs that differ in nothing but the seed."""
+    first = parts[0]
+    shared = {info.name: getattr(first, info.name) for info in dataclasses.fields(Summary)}
+    figures: dict[str, Any] = {}
+    for name in FIGURES:
+        values = [getattr(part, name) for part in parts]
+        known = None not in values
+        figures[name] = statistics.fmean(values) if known else None
+        figures[f"{name}_std"] = statistics.stdev(values) if known else None
+        figures[f"{name}_per_seed"] = values if known else None
+    before = [part.source_only for part in parts if part.source_only is not None]
+    figures["source_only"] = {name: _mean([b[name] for b in before]) for name in FIGURES} if before else None
+    figures["per_class_accuracy"] = {
+        name: _mean([part.per_class_accuracy[name] for part in parts]) for name in first.per_class_accuracy
+    }
+    return SeedsSummary(**{**shared, **figures}, seeds=[part.seed for part in parts])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+Kind = TypeVar("Kind", bound=Summary)
+
+
+def read_summary(folder: Path) -> SeedSummary | SeedsSummary | None:
+    """The summary of a finished run, of this version or an earlier one; None if the run is not finished."""
+    file = folder / FILE
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return _from(SeedsSummary, content) if "seeds" in content else _from(SeedSummary, content)
+    except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+        raise ValueError(f"{file} is damaged or no run's summary ({error}): remove it to go on without it") from error
+
+
+def _from(kind: type[Kind], content: Mapping[str, Any]) -> Kind:
+    """What a later version has added is left out."""
+    known = {info.name for info in dataclasses.fields(kind)}
+    return kind(**{"source_only": None, **{name: value for name, value in content.items() if name in known}})
