@@ -7,7 +7,6 @@ Values are layered, later ones winning: the defaults below, the preset of the da
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from fastget.common.precision import Precision
+from fastget.common.text import nearest as _nearest
 from fastget.methods.get import RECIPES, Backend, PriorEstimate, PrototypeLabels
 
 
@@ -275,11 +275,6 @@ def _field_types() -> dict[str, Any]:
         for name, kind in get_type_hints(cls).items()
         if not name.startswith("_")
     }
-
-
-def _nearest(word: str, words: Sequence[str] | Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(word, list(words), n=1, cutoff=0.4)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _read_file(file: Path) -> dict[str, Any]:
