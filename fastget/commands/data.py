@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fastget.common.progress import progress_bar
 from fastget.config import PRESETS, DataConfig
 from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
@@ -123,7 +121,7 @@ def _show(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     lists = survey(args.name, args.root, args.source, args.target)
-    with _progress("checking", sum(map(len, lists))) as advance:
+    with progress_bar("checking", sum(map(len, lists))) as advance:
         report = check_lists(lists, full=not args.quick, workers=args.workers, advance=advance)
     notes = count_notes(args.name, lists)
     if args.json:
@@ -151,7 +149,7 @@ def _pack(args: argparse.Namespace) -> int:
     folder = cache_folder(images.root, args.cache, recipe)
     if args.verify:
         return _verify(folder, args.json)
-    with _progress("checking", len(images)) as advance:
+    with progress_bar("checking", len(images)) as advance:
         report = check_lists([images], full=False, workers=args.workers, advance=advance)
     err = Console(stderr=True)
     if report.bad and args.bad_images == "error":
@@ -162,7 +160,7 @@ def _pack(args: argparse.Namespace) -> int:
     err.print(
         f"{folder}: {report.checked:,} images, about {estimate(report.checked, recipe) / 1e9:.2f} GB", soft_wrap=True
     )
-    with _progress("packing", report.checked) as advance:
+    with progress_bar("packing", report.checked) as advance:
         made = pack(images, folder, recipe, workers=args.workers, advance=advance)
     if args.json:
         _print_json({**dataclasses.asdict(made), "folder": str(made.folder)})
@@ -188,7 +186,7 @@ def _verify(folder: Path, as_json: bool) -> int:
     cache = Cache.open(folder)
     if cache is None:
         raise ValueError(f"there is no complete cache in {folder}: make it with `fastget data pack` without --verify")
-    with _progress("verifying", len(cache.records)) as advance:
+    with progress_bar("verifying", len(cache.records)) as advance:
         wrong = verify(cache, advance)
     if as_json:
         _print_json({"folder": str(folder), "shards": len(cache.shards), "damaged": wrong})
@@ -225,12 +223,3 @@ def _report_dict(name: str, lists: list[ImageList], report: Report, notes: list[
         "warnings": [dataclasses.asdict(problem) for problem in report.warnings],
         "notes": notes,
     }
-
-
-@contextlib.contextmanager
-def _progress(words: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar on standard error, and the function that moves it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(words, total=total)
-        yield lambda count: progress.advance(task, count)

@@ -14,9 +14,10 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fastget.common.device import choose_device
+from fastget.common.files import made_whole
+from fastget.common.progress import progress_bar
 from fastget.data.lists import IMAGE_SUFFIXES, read_list
 from fastget.serving.predictor import BATCH, Predictor, Row, load_predictor
 
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
     try:
         with _output(args.out) as stream:
-            bad = _write(stream, _progress(rows, len(files), console, stream.isatty()), top_k)
+            bad = _write(stream, _counted(rows, len(files), console, stream.isatty()), top_k)
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -149,30 +150,22 @@ def _output(out: Path | None) -> Iterator[TextIO]:
         yield sys.stdout
         sys.stdout.flush()
         return
-    making = out.with_name(f".{out.name}.part")
     try:
-        stream = making.open("w", encoding="utf-8", errors="surrogateescape", newline="")
+        with (
+            made_whole(out) as making,
+            making.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+        ):
+            yield file
     except OSError as error:
         raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
-    try:
-        with stream:
-            yield stream
-        os.replace(making, out)
-    except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
-    finally:
-        making.unlink(missing_ok=True)
 
 
-def _progress(rows: Iterator[Row], total: int, console: Console, shown: bool) -> Iterator[Row]:
+def _counted(rows: Iterator[Row], total: int, console: Console, shown: bool) -> Iterator[Row]:
     """The rows, counted on standard error where that is a terminal, unless the rows themselves are shown there."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    hidden = not console.is_terminal or shown
-    with Progress(*columns, console=console, disable=hidden, transient=True, redirect_stdout=False) as progress:
-        task = progress.add_task("predict", total=total)
+    with progress_bar("predict", total, console, hidden=not console.is_terminal or shown) as advance:
         for row in rows:
             yield row
-            progress.advance(task)
+            advance(1)
 
 
 def _tell(console: Console, predictor: Predictor, total: int, bad: int, out: Path | None) -> None:

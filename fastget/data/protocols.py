@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fastget.common.files import path_keys
 from fastget.data.lists import UNLABELLED, ImageList
 
 Setting = Literal["uda", "pda", "ssda"]
@@ -118,18 +119,12 @@ def write_list(images: ImageList, file: str | Path) -> None:
 
 def _rank_in_class(images: ImageList, purpose: str) -> NDArray[np.int64]:
     """(N,) each image's place, from 0, among its class, by a hash of its path."""
-    keys = np.fromiter((_key(purpose, path) for path in images.paths), dtype=np.uint64, count=len(images))
-    order = np.lexsort((keys, images.labels))
+    order = np.lexsort((path_keys(images.paths, f"{purpose}:"), images.labels))
     labels = images.labels[order]
     starts = np.searchsorted(labels, labels)  # where each one's class begins
     rank = np.empty(len(images), dtype=np.int64)
     rank[order] = np.arange(len(images)) - starts
     return rank
-
-
-def _key(purpose: str, path: str) -> int:
-    text = f"{purpose}:{path}".encode("utf-8", "surrogateescape")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def _need_labels(target: ImageList, setting: str) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from fastget.runs.checkpoint import CheckpointFolder, write_atomically
+from fastget.common.files import write_atomically
+from fastget.runs.checkpoint import CheckpointFolder
 from fastget.config import Config, make_config
 from fastget.evaluation.score import Evaluation
 from fastget.data.lists import ImageList

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from fastget.common.device import choose_device
+from fastget.common.progress import progress_bar
 from fastget.common.ranks import Ranks, joined
 from fastget.common.text import and_more
 from fastget.config import Config, make_config
@@ -77,10 +77,8 @@ def train(
 
 def _load_domains(config: Config, console: Console, quiet: bool) -> Domains:
     """The lists, after a quick look at every file, with a progress bar where that takes long; what was left out."""
-    bar = Progress(*Progress.get_default_columns(), console=console, transient=True, disable=quiet)
-    with bar:
-        task = bar.add_task("looking at the images", total=None)
-        domains = load_domains(config.data, advance=lambda count: bar.advance(task, count))
+    with progress_bar("looking at the images", None, console, hidden=quiet) as advance:
+        domains = load_domains(config.data, advance=advance)
     for note in domains.notes:
         console.print(note, highlight=False, markup=False)
     if domains.left_out:

@@ -68,6 +68,18 @@ def test_a_split_depends_on_the_seed_and_not_on_the_order() -> None:
     assert paths(labelled) - paths(protocols.ssda(gone, 3, 0)[0]) == {labelled.paths[0]}
 
 
+def test_splits_never_change() -> None:
+    """Results of one version of fastget are compared with those of another: the same seed, the same files."""
+    labelled, _ = protocols.ssda(domain([9, 9, 9]), 2, seed=0)
+    drawn = ["0/0001", "0/0002", "1/0013", "1/0014", "2/0021", "2/0024"]
+    assert labelled.paths == [f"target/{name}.jpg" for name in drawn]
+    labelled, _ = protocols.ssda(domain([9, 9, 9]), 1, seed=7)
+    assert labelled.paths == [f"target/{name}.jpg" for name in ("0/0004", "1/0014", "2/0020")]
+    kept = protocols.imbalance(domain([9, 4]), 0.3, seed=5)
+    assert kept.paths[:3] == [f"target/0/{name}.jpg" for name in ("0000", "0003", "0007")]
+    assert len(kept) == 3 + 4
+
+
 def test_ssda_needs_more_images_than_shots() -> None:
     with pytest.raises(ValueError, match=r"class1 \(3\)"):
         protocols.ssda(domain([9, 3]), 3, 0)

@@ -12,7 +12,7 @@ import os
 import queue
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,12 +21,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fastget.common.files import CHUNK, sizes_and_times
+from fastget.common.progress import Advance
 from fastget.data.check.known import FULL, QUICK, Known
 from fastget.data.decode import Problem, look
 from fastget.data.lists import ImageList
-
-CHUNK = 256  # files that a thread takes at a time
-Advance = Callable[[int], object]  # told how many more files are done
 
 
 @dataclass(frozen=True)
@@ -52,16 +51,8 @@ def check(files: Sequence[str], *, full: bool, workers: int = 0, advance: Advanc
     workers = workers or os.cpu_count() or 1
     known = Known.load()
     level = FULL if full else QUICK
-    stats = np.zeros((len(files), 2), dtype=np.int64)  # size and mtime; -1 where there is no such file
+    stats = sizes_and_times(files, workers)
     found: dict[int, Problem] = {}
-
-    def stat(start: int) -> None:
-        for i, file in enumerate(files[start : start + CHUNK], start):
-            stats[i] = _size_and_time(file)
-
-    with ThreadPoolExecutor(workers) as pool:
-        for _ in pool.map(stat, range(0, len(files), CHUNK)):
-            continue  # waits, and raises what it raised
     remembered = known.look_up(files, stats, level, found)
     todo = np.flatnonzero(~remembered)
     if advance:
@@ -87,14 +78,6 @@ def check_lists(lists: Sequence[ImageList], *, full: bool, workers: int = 0, adv
     """The check of all images of some lists."""
     files = [file for images in lists for file in images.files()]
     return check(files, full=full, workers=workers, advance=advance)
-
-
-def _size_and_time(file: str) -> tuple[int, int]:
-    try:
-        info = os.stat(file)
-    except OSError:
-        return -1, -1
-    return info.st_size, info.st_mtime_ns
 
 
 def _look(files: Sequence[str], todo: NDArray[np.int64], workers: int) -> Iterator[tuple[int, Problem | None]]:

@@ -6,10 +6,9 @@ lies in the user's cache directory and may be deleted at any time.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
+from fastget.common.files import made_whole, path_keys
 from fastget.data.decode import Problem
 
 QUICK, FULL = 1, 2
@@ -94,16 +94,10 @@ class Known:
         """Whole or not at all; a cache directory that cannot be written costs time only, so that is no error."""
         target = self.file()
         words = np.frombuffer(json.dumps(self._words).encode(), dtype=np.uint8)
-        part = None
-        try:
+        with contextlib.suppress(OSError):
             target.parent.mkdir(parents=True, exist_ok=True)
-            handle, part = tempfile.mkstemp(prefix=f".{VERSION}-", suffix=".npz", dir=target.parent)
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, rows=self._rows, words=words)
-            os.replace(part, target)
-        except OSError:
-            if part and os.path.exists(part):
-                os.unlink(part)
+            with made_whole(target) as making:
+                np.savez(making, rows=self._rows, words=words)
 
 
 def _lasting(problem: Problem) -> bool:
@@ -111,10 +105,6 @@ def _lasting(problem: Problem) -> bool:
 
 
 def _keys(files: Sequence[str]) -> NDArray[np.uint64]:
+    """(N,) of the absolute paths: results are remembered wherever a check is started."""
     here = os.path.join(os.getcwd(), "")
-
-    def key(file: str) -> int:
-        path = os.fsencode(file if file.startswith("/") else here + file)
-        return int.from_bytes(hashlib.blake2b(path, digest_size=8).digest(), "little")
-
-    return np.fromiter(map(key, files), dtype=np.uint64, count=len(files))
+    return path_keys([file if file.startswith("/") else here + file for file in files])

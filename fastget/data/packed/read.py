@@ -22,8 +22,6 @@ import threading
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fastget.common.files import path_keys, sizes_and_times
 from fastget.data.jpeg import decode_jpeg
 from fastget.data.lists import ImageList
 
@@ -64,7 +63,7 @@ class Recipe:
 
 RECORD = np.dtype(
     [
-        ("key", "u8"),  # hash of the path
+        ("key", "u8"),  # of the path
         ("shard", "u4"),
         ("offset", "u8"),
         ("size", "u4"),  # 0: the file was bad when it was packed
@@ -81,34 +80,6 @@ def cache_folder(root: Path, where: str, recipe: Recipe) -> Path:
         return root / FOLDER / recipe.folder_name
     digest = hashlib.blake2b(os.fsencode(os.path.realpath(root)), digest_size=6).hexdigest()
     return Path(where) / f"{digest}-{recipe.folder_name}"
-
-
-def path_keys(paths: Sequence[str]) -> NDArray[np.uint64]:
-    """(N,) the hash that a path is found by."""
-
-    def key(path: str) -> int:
-        return int.from_bytes(hashlib.blake2b(os.fsencode(path), digest_size=8).digest(), "little")
-
-    return np.fromiter(map(key, paths), dtype=np.uint64, count=len(paths))
-
-
-def file_stats(images: ImageList, workers: int = 0) -> NDArray[np.int64]:
-    """(N, 2) size and mtime of each file; -1 where there is none."""
-    out = np.full((len(images), 2), -1, dtype=np.int64)
-    files = images.files()
-
-    def stat(start: int) -> None:
-        for i in range(start, min(start + 1000, len(files))):
-            try:
-                info = os.stat(files[i])
-            except OSError:
-                continue
-            out[i] = info.st_size, info.st_mtime_ns
-
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        for _ in pool.map(stat, range(0, len(images), 1000)):
-            continue  # waits, and raises what it raised
-    return out
 
 
 @dataclass(frozen=True)
@@ -141,7 +112,7 @@ class Cache:
         at = np.searchsorted(self.records["key"], keys := path_keys(images.paths))
         at = np.minimum(at, len(self.records) - 1)
         rows = self.records[at]
-        stats = file_stats(images)
+        stats = sizes_and_times(images.files())
         there = rows["key"] == keys
         fresh = there & (rows["file_size"] == stats[:, 0]) & (rows["mtime"] == stats[:, 1])
         return np.where(there & (rows["size"] > 0), at, -1), fresh

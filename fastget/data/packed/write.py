@@ -1,7 +1,7 @@
 """Writing the packed cache: decoded once, resized, stored in large shards, a whole shard or none of it.
 
-A shard is written beside its place (`.part`), read back and compared with its checksums, flushed to disk and renamed;
-then its own index (`.npz`) is, which is what says that it is done. The index of the whole cache comes last. So a
+A shard is written beside its place, read back and compared with its checksums, flushed to disk and renamed; then its
+own index (`.npz`) is, which is what says that it is done. The index of the whole cache comes last. So a
 packing that is killed leaves no cache, or finished shards that the next one keeps; and a shard that has been damaged
 since is found by its checksums and written again.
 """
@@ -16,23 +16,24 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastget.common.files import made_whole, path_keys, sizes_and_times
+from fastget.common.progress import Advance
 from fastget.data.decode import BadImage, Problem, read_image
 from fastget.data.lists import ImageList
-from fastget.data.packed.read import RECORD, VERSION, Cache, Recipe, file_stats, path_keys
+from fastget.data.packed.read import RECORD, VERSION, Cache, Recipe
 
 BLOCK = 512  # tar's
 SHARD_BYTES = 256 << 20
 JPEG_BYTES = 22_000  # a 256 x 256 photograph at quality 90, about
-Advance = Callable[[int], object]  # told how many more images are done
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ class _Packer:
         self.bad: list[Problem] = []
 
     def run(self, plan: list[ImageList]) -> Packing:
-        for rest in self.folder.glob("*.part"):
-            rest.unlink()
+        for rest in self.folder.glob("*.part*"):
+            rest.unlink()  # of a packing that was killed
         done = [self._finished(number, images) for number, images in enumerate(plan)]
         self._refuse_small_disk(sum(len(images) for images, r in zip(plan, done, strict=True) if r is None))
         kept = repaired = 0
@@ -131,7 +132,7 @@ class _Packer:
             return None
         if about != self._about() or records.dtype != RECORD or len(records) != len(images):
             return None
-        stats = file_stats(images)
+        stats = sizes_and_times(images.files())
         same = (records["file_size"] == stats[:, 0]) & (records["mtime"] == stats[:, 1])
         return records if bool((same & (records["key"] == path_keys(images.paths))).all()) else None
 
@@ -140,30 +141,31 @@ class _Packer:
         target = self._shard(number)
         records = np.zeros(len(images), RECORD)
         records["key"], records["shard"] = path_keys(images.paths), number
-        stats = file_stats(images)  # before they are read: a file that changes in between is stale, not wrong
+        stats = sizes_and_times(images.files())  # before they are read: a file that then changes is stale, not wrong
         records["file_size"], records["mtime"] = stats[:, 0], stats[:, 1]
-        part = target.with_suffix(".tar.part")
-        with part.open("wb") as file:
-            for i, made in enumerate(self._encoded(images)):
-                if isinstance(made, Problem):
-                    self.bad.append(made)
-                else:
-                    file.write(_header(f"{number:05d}{i:06d}", self.recipe, len(made)))
-                    record = records[i : i + 1]
-                    record["offset"], record["size"], record["crc"] = file.tell(), len(made), zlib.crc32(made.data)
-                    file.write(made.data)
-                    file.write(bytes(-len(made) % BLOCK))
-                self.advance(1)
-            file.write(bytes(2 * BLOCK))  # tar's end
-            file.flush()
-            os.fsync(file.fileno())
-        if _damaged(part, records):
-            raise ValueError(f"{part} does not read back as it was written: is the disk failing?")
-        for stale in (self.folder / "index.npz", target.with_suffix(".npz")):
-            stale.unlink(missing_ok=True)  # they tell of the shard that is replaced
-        os.replace(part, target)
+        with made_whole(target) as making:
+            with making.open("wb") as file:
+                self._write_records(file, number, images, records)
+            if _damaged(making, records):
+                raise ValueError(f"{making} does not read back as it was written: is the disk failing?")
+            for stale in (self.folder / "index.npz", target.with_suffix(".npz")):
+                stale.unlink(missing_ok=True)  # they tell of the shard that is replaced
         _save(target.with_suffix(".npz"), records, self._about())
         return records
+
+    def _write_records(self, file: BinaryIO, number: int, images: ImageList, records: NDArray[np.void]) -> None:
+        """The images as members of a tar file; where each lies goes into its record."""
+        for i, made in enumerate(self._encoded(images)):
+            if isinstance(made, Problem):
+                self.bad.append(made)
+            else:
+                file.write(_header(f"{number:05d}{i:06d}", self.recipe, len(made)))
+                record = records[i : i + 1]
+                record["offset"], record["size"], record["crc"] = file.tell(), len(made), zlib.crc32(made.data)
+                file.write(made.data)
+                file.write(bytes(-len(made) % BLOCK))
+            self.advance(1)
+        file.write(bytes(2 * BLOCK))  # tar's end
 
     def _encoded(self, images: ImageList) -> Iterator[NDArray[np.uint8] | Problem]:
         """The images in order, some of them made ahead of the one that is written."""
@@ -228,13 +230,8 @@ def _bad_before(images: ImageList, i: int) -> Problem:
 
 
 def _save(file: Path, records: NDArray[np.void], about: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    part = file.with_suffix(".npz.part")
-    with part.open("wb") as out:
-        np.savez(out, records=records, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8))
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(part, file)
+    with made_whole(file) as making:
+        np.savez(making, records=records, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8))
 
 
 @contextlib.contextmanager
