@@ -1,8 +1,38 @@
-"""fastget: GeT domain adaptation of image classifiers."""
+"""fastget: GeT domain adaptation of image classifiers.
 
-from fastget.config import Config, make_config
-from fastget.methods.get import RECIPES, GeT
-from fastget.training.train import Result, train
+What is public is imported when it is first asked for (PEP 562): torch takes a second or more, and neither
+`fastget --help` nor a check of image files, nor each of its workers, needs it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastget.config import Config, make_config
+    from fastget.methods.get import RECIPES, GeT
+    from fastget.training.train import Result, train
 
 __version__ = "0.1.0"
 __all__ = ["RECIPES", "Config", "GeT", "Result", "__version__", "make_config", "train"]
+
+_HOMES = {
+    "Config": "fastget.config",
+    "GeT": "fastget.methods.get",
+    "RECIPES": "fastget.methods.get",
+    "Result": "fastget.training.train",
+    "make_config": "fastget.config",
+    "train": "fastget.training.train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        globals()[name] = value = getattr(import_module(_HOMES[name]), name)
+        return value
+    if name in ("kernels", "reference"):
+        return import_module(f"fastget.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
