@@ -15,11 +15,11 @@ from fastget.common.progress import progress_bar
 from fastget.config import PRESETS, DataConfig
 from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
-from fastget.data.find import count_notes
-from fastget.data.lists import ImageList
+from fastget.data.find import count_notes, read_domains
+from fastget.data.lists import ImageList, together
 from fastget.data.packed.read import Cache, Recipe, cache_folder
 from fastget.data.packed.write import Packing, estimate, pack, verify
-from fastget.data.survey import contact_sheet, survey, together
+from fastget.data.sheet import contact_sheet
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +99,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    lists = survey(args.name, args.root, args.source, args.target)
+    lists = _lists(args)
     notes = count_notes(args.name, lists)
     sheet = contact_sheet(lists, args.out or f"{args.name}-contact-sheet.png")
     if args.json:
@@ -120,7 +120,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    lists = survey(args.name, args.root, args.source, args.target)
+    lists = _lists(args)
     with progress_bar("checking", sum(map(len, lists))) as advance:
         report = check_lists(lists, full=not args.quick, workers=args.workers, advance=advance)
     notes = count_notes(args.name, lists)
@@ -141,7 +141,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _pack(args: argparse.Namespace) -> int:
-    lists = survey(args.name, args.root, args.source, args.target)
+    lists = _lists(args)
     images = together(lists)
     recipe = Recipe(
         args.format, args.resize or PRESETS.get(args.name, {}).get("data.resize", DataConfig.resize), args.quality
@@ -195,6 +195,12 @@ def _verify(folder: Path, as_json: bool) -> int:
             _out().print(f"{folder / name}: a checksum is wrong", soft_wrap=True)
         _out().print(f"{len(cache.shards):,} shards, {len(wrong):,} damaged")
     return 1 if wrong else 0
+
+
+def _lists(args: argparse.Namespace) -> list[ImageList]:
+    """Of the domains asked for, or of all there are."""
+    asked = dict.fromkeys(domain for domain in (args.source, args.target) if domain is not None)
+    return read_domains(args.name, args.root, list(asked))
 
 
 # --- output --------------------------------------------------------------------------------------

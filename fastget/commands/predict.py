@@ -18,7 +18,8 @@ from rich.markup import escape
 from fastget.common.device import choose_device
 from fastget.common.files import made_whole
 from fastget.common.progress import progress_bar
-from fastget.data.lists import IMAGE_SUFFIXES, read_list
+from fastget.data.formats import IMAGE_SUFFIXES, is_image_name
+from fastget.data.lists import read_list
 from fastget.serving.predictor import BATCH, Predictor, Row, load_predictor
 
 HELP = "classify images with a trained network: files, folders or lists, to CSV"
@@ -112,8 +113,7 @@ def _in_folder(folder: Path) -> list[str]:
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        images = (n for n in sorted(names) if n.lower().endswith(IMAGE_SUFFIXES) and not n.startswith("."))
-        found += [os.path.join(parent, name) for name in images]
+        found += [os.path.join(parent, name) for name in sorted(names) if is_image_name(name)]
     if not found:
         raise ValueError(f"{folder} holds no image (looked for {', '.join(IMAGE_SUFFIXES)} in it and below)")
     return found

@@ -18,6 +18,6 @@ def close_matches(word: str, words: Iterable[str], most: int = 1, cutoff: float 
 
 
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.4) -> str:
-    """` (did you mean 'x'?)`, or nothing if none of the words is like it. The cutoff is higher for names of others'."""
+    """` (did you mean 'x'?)`, or nothing if none of the words is like it."""
     close = close_matches(word, words, cutoff=cutoff)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -13,8 +13,8 @@ from PIL import Image
 
 from fastget.commands import data as data_cli
 from fastget.data.datasets import DATA_SETS
+from fastget.data.find import read_domains
 from fastget.data.packed.read import Cache, Recipe, cache_folder, find_packed
-from fastget.data.survey import survey
 from tests.pictures import write_damage, write_domains
 
 
@@ -96,7 +96,7 @@ def test_pack_and_verify(root: Path, capsys: pytest.CaptureFixture[str]) -> None
     out, err = capsys.readouterr()
     assert "72 images packed" in out
     assert "about 0.00 GB" in err
-    for images in survey("folder", str(root), None, None):
+    for images in read_domains("folder", str(root)):
         assert find_packed(images, "auto", 32)[0]
     assert fastget_data(*pack, "--verify", "--json") == 0
     assert said(capsys)["damaged"] == []

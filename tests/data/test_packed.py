@@ -18,7 +18,8 @@ import torch
 from fastget.config import DataConfig
 from fastget.data.decode import read_image
 from fastget.data.find import load_domains
-from fastget.data.lists import ImageList, domains_from_folders
+from fastget.data.folders import domains_from_folders
+from fastget.data.lists import ImageList
 from fastget.data.packed import write as pack_module
 from fastget.data.packed.read import Cache, Format, Packed, Recipe, cache_folder, find_packed
 from fastget.data.packed.write import estimate, pack, verify
@@ -164,10 +165,10 @@ def test_a_shard_cut_short_is_no_cache(images: ImageList, tmp_path: Path) -> Non
 KILLED = """
 import os, sys, threading, time
 from pathlib import Path
-from fastget.data.lists import domains_from_folders
+from fastget.data.folders import domains_from_folders
 from fastget.data.packed.write import pack
 from fastget.data.packed.read import Recipe
-images = domains_from_folders(sys.argv[1], "photo", "sketch")[0]
+images = domains_from_folders(Path(sys.argv[1]), "photo", "sketch")[0]
 left = int(sys.argv[3])
 def advance(count):
     global left

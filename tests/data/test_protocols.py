@@ -128,7 +128,7 @@ def test_published_lists_are_taken_as_they_are() -> None:
 def test_a_written_list_is_read_again(tmp_path: Path) -> None:
     target = domain([4, 5])
     protocols.write_list(target, tmp_path / "a.txt")
-    source, again = domains_from_lists(tmp_path / "a.txt", tmp_path / "a.txt", target.root)
+    source, again = domains_from_lists(target.root, tmp_path / "a.txt", tmp_path / "a.txt")
     assert again.paths == target.paths
     assert np.array_equal(source.labels, target.labels)
 

@@ -15,7 +15,8 @@ from torchvision.transforms import v2
 from fastget.config import DataConfig
 from fastget.data.decode import read_image
 from fastget.data.find import load_domains
-from fastget.data.lists import ImageList, domains_from_folders
+from fastget.data.folders import domains_from_folders
+from fastget.data.lists import ImageList
 from fastget.data.packed.read import Cache, Packed, Recipe
 from fastget.data.packed.write import pack
 from fastget.loading import dali
@@ -59,7 +60,8 @@ def levels(images: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def domains(tmp_path_factory: pytest.TempPathFactory) -> tuple[ImageList, ImageList]:
-    return domains_from_folders(write_domains(tmp_path_factory.mktemp("domains")), "photo", "sketch")
+    source, target = domains_from_folders(write_domains(tmp_path_factory.mktemp("domains")), "photo", "sketch")
+    return source, target
 
 
 @pytest.fixture

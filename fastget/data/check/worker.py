@@ -12,7 +12,8 @@ import json
 import sys
 import warnings
 
-from fastget.data.decode import TAIL, Problem, decode_all, look, sniff
+from fastget.data.decode import TAIL, Problem, decode_all, look
+from fastget.data.formats import sniff
 from fastget.data.jpeg import jpeg_warning
 
 
