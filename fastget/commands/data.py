@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fastget.common.progress import progress_bar
-from fastget.config import PRESETS, DataConfig
 from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.find import count_notes, read_domains
@@ -20,6 +19,8 @@ from fastget.data.lists import ImageList, together
 from fastget.data.packed.read import Cache, Recipe, cache_folder
 from fastget.data.packed.write import Packing, estimate, pack, verify
 from fastget.data.sheet import contact_sheet
+
+HELP = "data sets: list, show, check, pack"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,9 +144,7 @@ def _check(args: argparse.Namespace) -> int:
 def _pack(args: argparse.Namespace) -> int:
     lists = _lists(args)
     images = together(lists)
-    recipe = Recipe(
-        args.format, args.resize or PRESETS.get(args.name, {}).get("data.resize", DataConfig.resize), args.quality
-    )
+    recipe = Recipe(args.format, args.resize or _resize_of(args.name), args.quality)
     folder = cache_folder(images.root, args.cache, recipe)
     if args.verify:
         return _verify(folder, args.json)
@@ -167,6 +166,13 @@ def _pack(args: argparse.Namespace) -> int:
     else:
         _print_packing(made)
     return 1 if made.bad and args.bad_images == "error" else 0
+
+
+def _resize_of(name: str) -> int:
+    """What `fastget train` resizes the images of a data set to."""
+    from fastget.config import make_config
+
+    return make_config({"data.name": name}).data.resize
 
 
 def _print_packing(made: Packing) -> None:

@@ -10,17 +10,19 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.markup import escape
 
-from fastget.common.device import choose_device
 from fastget.common.files import made_whole
 from fastget.common.progress import progress_bar
 from fastget.data.formats import IMAGE_SUFFIXES, is_image_name
 from fastget.data.lists import read_list
-from fastget.serving.predictor import BATCH, Predictor, Row, load_predictor
+from fastget.serving import BATCH
+
+if TYPE_CHECKING:
+    from fastget.serving.predictor import Predictor, Row
 
 HELP = "classify images with a trained network: files, folders or lists, to CSV"
 TOP_K = 3  # unless told, and unless there are fewer classes
@@ -76,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 def open_predictor(checkpoint: Path, device: str) -> Predictor:
     """The predictor of --checkpoint on --device; what is said of the checkpoint goes to standard error."""
+    from fastget.common.device import choose_device
+    from fastget.serving.predictor import load_predictor
 
     def warn(text: str) -> None:
         Console(stderr=True).print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)

@@ -27,8 +27,8 @@ from fastget.loading.loader import BadImage, normalise, read_image
 from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import Network, build_network
 from fastget.runs.checkpoint import FINAL, BadCheckpoint, CheckpointFolder, load_checkpoint
+from fastget.serving import BATCH
 
-BATCH = 256
 # what decoders raise for damaged files, beside what read_image turns into BadImage
 DECODER_ERRORS = (EOFError, KeyError, IndexError, TypeError, OverflowError, MemoryError, struct.error, zlib.error)
 
