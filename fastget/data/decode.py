@@ -116,14 +116,14 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 def bad_image(file: str, error: BaseException) -> BadImage:
     """Why a file could not be decoded, found by looking at it."""
-    problem = look(file) or Problem(file, "undecodable", f"cannot be decoded ({error})")
+    problem = look_at_ends(file) or Problem(file, "undecodable", f"cannot be decoded ({error})")
     return BadImage(file, problem.kind, problem.reason)
 
 
 # --- looking at a file ---------------------------------------------------------------------------
 
 
-def look(path: str) -> Problem | None:
+def look_at_ends(path: str) -> Problem | None:
     """What is wrong with a file, from its first and last bytes; one whose end mark is missing is decoded."""
     try:
         info = os.stat(path)

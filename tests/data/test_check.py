@@ -20,8 +20,8 @@ from fastget.config import DataConfig
 from fastget.data.check import files as check_module
 from fastget.data.check import worker as check_worker
 from fastget.data.check.files import check
-from fastget.data.check.known import Known
-from fastget.data.decode import BadImage, Problem, look, read_image, read_sound
+from fastget.data.check.remembered import Remembered
+from fastget.data.decode import BadImage, Problem, look_at_ends, read_image, read_sound
 from fastget.data.find import load_domains
 from tests.pictures import photograph, write_damage, write_domains, write_encodings
 
@@ -99,9 +99,9 @@ def test_results_are_remembered_by_path_size_and_time(tmp_path: Path, monkeypatc
 
     def watched(path: str) -> Problem | None:
         looked.append(path)
-        return look(path)
+        return look_at_ends(path)
 
-    monkeypatch.setattr(check_module, "look", watched)
+    monkeypatch.setattr(check_module, "look_at_ends", watched)
     assert check(files, full=False).remembered == 3
     assert looked == []
     Path(files[1]).write_text("no longer an image")
@@ -111,7 +111,7 @@ def test_results_are_remembered_by_path_size_and_time(tmp_path: Path, monkeypatc
     check(files, full=False)
     assert looked == [files[1], files[0]]
     # A damaged or unwritable memory costs time only.
-    Known.file().write_bytes(b"rubbish")
+    Remembered.file().write_bytes(b"rubbish")
     assert kinds(check(files, full=False).bad) == {"1.jpg": "not an image"}
 
 
@@ -139,7 +139,7 @@ def test_trailing_bytes_do_no_harm(tmp_path: Path) -> None:
     photograph().save(tmp_path / "a.jpg")
     with (tmp_path / "a.jpg").open("ab") as file:
         file.write(b"x" * 200)
-    assert look(str(tmp_path / "a.jpg")) is None
+    assert look_at_ends(str(tmp_path / "a.jpg")) is None
     assert read_sound(str(tmp_path / "a.jpg")).endswith(b"x" * 200)
 
 

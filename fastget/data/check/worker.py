@@ -12,7 +12,7 @@ import json
 import sys
 import warnings
 
-from fastget.data.decode import TAIL, Problem, decode_all, look
+from fastget.data.decode import TAIL, Problem, decode_all, look_at_ends
 from fastget.data.formats import sniff
 from fastget.data.jpeg import jpeg_warning
 
@@ -23,7 +23,7 @@ def inspect(path: str) -> Problem | None:
         with open(path, "rb") as file:
             data = file.read()
     except OSError:
-        return look(path)
+        return look_at_ends(path)
     if sniff(data[:TAIL]) != "JPEG":
         return decode_all(path)
     warning = jpeg_warning(data)

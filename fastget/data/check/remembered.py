@@ -22,10 +22,10 @@ from fastget.data.decode import Problem
 
 QUICK, FULL = 1, 2
 VERSION = "check-1"  # another file whenever the meaning of a result changes
-ROW = np.dtype([("path", "u8"), ("size", "i8"), ("mtime", "i8"), ("level", "u1")])
+RESULT = np.dtype([("path", "u8"), ("size", "i8"), ("mtime", "i8"), ("level", "u1")])
 
 
-class Known:
+class Remembered:
     """The remembered results."""
 
     def __init__(self, rows: NDArray[np.void], words: dict[str, list[str]]) -> None:
@@ -36,16 +36,16 @@ class Known:
         return Path(platformdirs.user_cache_dir("fastget")) / f"{VERSION}.npz"
 
     @classmethod
-    def load(cls) -> Known:
+    def load(cls) -> Remembered:
         """What is remembered; nothing if there is no such file, or it is damaged."""
         try:
             with np.load(cls.file()) as saved:
                 rows, words = saved["rows"], json.loads(bytes(saved["words"]))
-            if rows.dtype == ROW and isinstance(words, dict):
+            if rows.dtype == RESULT and isinstance(words, dict):
                 return cls(rows, words)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            return cls(np.empty(0, ROW), {})
-        return cls(np.empty(0, ROW), {})
+            return cls(np.empty(0, RESULT), {})
+        return cls(np.empty(0, RESULT), {})
 
     def look_up(
         self, files: Sequence[str], stats: NDArray[np.int64], level: int, found: dict[int, Problem]
@@ -81,7 +81,7 @@ class Known:
         if not len(index):
             return
         keys = _keys([files[i] for i in index])
-        new = np.empty(len(index), ROW)
+        new = np.empty(len(index), RESULT)
         new["path"], new["size"], new["mtime"], new["level"] = keys, stats[index, 0], stats[index, 1], level
         old = self._rows[~np.isin(self._rows["path"], keys)]
         self._rows = np.sort(np.concatenate([old, new]), order="path")
