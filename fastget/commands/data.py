@@ -16,7 +16,7 @@ from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.find import count_notes, read_domains
 from fastget.data.lists import ImageList, together
-from fastget.data.packed.read import Cache, Recipe, cache_folder
+from fastget.data.packed.read import Cache, Encoding, cache_folder
 from fastget.data.packed.write import Packing, estimate, pack, verify
 from fastget.data.sheet import contact_sheet
 
@@ -144,8 +144,8 @@ def _check(args: argparse.Namespace) -> int:
 def _pack(args: argparse.Namespace) -> int:
     lists = _lists(args)
     images = together(lists)
-    recipe = Recipe(args.format, args.resize or _resize_of(args.name), args.quality)
-    folder = cache_folder(images.root, args.cache, recipe)
+    encoding = Encoding(args.format, args.resize or _resize_of(args.name), args.quality)
+    folder = cache_folder(images.root, args.cache, encoding)
     if args.verify:
         return _verify(folder, args.json)
     with progress_bar("checking", len(images)) as advance:
@@ -157,10 +157,10 @@ def _pack(args: argparse.Namespace) -> int:
         err.print(f"{len(report.bad):,} bad files: nothing was packed. Leave them out with --bad-images skip")
         return 1
     err.print(
-        f"{folder}: {report.checked:,} images, about {estimate(report.checked, recipe) / 1e9:.2f} GB", soft_wrap=True
+        f"{folder}: {report.checked:,} images, about {estimate(report.checked, encoding) / 1e9:.2f} GB", soft_wrap=True
     )
     with progress_bar("packing", report.checked) as advance:
-        made = pack(images, folder, recipe, workers=args.workers, advance=advance)
+        made = pack(images, folder, encoding, workers=args.workers, advance=advance)
     if args.json:
         _print_json({**dataclasses.asdict(made), "folder": str(made.folder)})
     else:

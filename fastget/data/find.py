@@ -37,7 +37,7 @@ class Domains:
     warnings: list[Problem] = field(default_factory=list)  # misnamed files, which are used all the same
     packed: dict[str, Packed] = field(default_factory=dict)  # source, target, labelled_target -> cache, where fresh
     notes: list[str] = field(default_factory=list)  # lines for people: caches, counts that differ from the published
-    record: dict[str, Any] = field(default_factory=dict)  # the protocol, for the run folder
+    protocol: dict[str, Any] = field(default_factory=dict)  # how the lists came about: split.json of the run
 
     @property
     def evaluation(self) -> ImageList:
@@ -67,7 +67,7 @@ def load_domains(data: DataConfig, *, workers: int = 0, advance: Advance | None 
         keep=data.imbalanced_keep,
         seed=data.split_seed,
     )
-    domains = Domains(split.source, split.target, split.labelled_target, record=split.record)
+    domains = Domains(split.source, split.target, split.labelled_target, protocol=split.protocol)
     domains = _without_bad(domains, data, workers, advance)
     caches = {role: find_packed(images, data.cache, data.resize) for role, images in domains.lists().items()}
     notes = [note for _, note in caches.values() if note] + count_notes(data.name, [source, target])
@@ -163,8 +163,8 @@ def _without_bad(domains: Domains, data: DataConfig, workers: int, advance: Adva
                 "Check --root"
             )
         kept[role] = images if good.all() else images.keep(good)
-    record = domains.record | {"left_out": [dataclasses.asdict(problem) for problem in report.bad]}
-    return dataclasses.replace(domains, **kept, left_out=report.bad, warnings=report.warnings, record=record)
+    protocol = domains.protocol | {"left_out": [dataclasses.asdict(problem) for problem in report.bad]}
+    return dataclasses.replace(domains, **kept, left_out=report.bad, warnings=report.warnings, protocol=protocol)
 
 
 def _bad_message(bad: list[Problem], checked: int) -> str:

@@ -26,12 +26,12 @@ Setting = Literal["uda", "pda", "ssda"]
 
 @dataclass(frozen=True)
 class Split:
-    """The lists of a run, and how they came about."""
+    """The lists of a run, and the protocol that made them."""
 
     source: ImageList
     target: ImageList  # what the method adapts to, and what is evaluated; SSDA: the unlabelled part
     labelled_target: ImageList | None  # SSDA's shots
-    record: dict[str, Any] = field(default_factory=dict)  # for the run folder
+    protocol: dict[str, Any] = field(default_factory=dict)  # how they came about: split.json of the run
 
 
 def apply(
@@ -46,22 +46,22 @@ def apply(
     keep: float = 0.3,
     seed: int = 0,
 ) -> Split:
-    """The lists that a setting makes of a data set's two domains, with a record that rebuilds them."""
-    record: dict[str, Any] = {"setting": setting}
+    """The lists that a setting makes of a data set's two domains, with a protocol that rebuilds them."""
+    protocol: dict[str, Any] = {"setting": setting}
     labelled = None
     if setting == "pda":
         count = classes or max(1, len(source.classes) // 2)
         target = pda(target, count)
-        record["pda_classes"] = list(target.classes[:count])
+        protocol["pda_classes"] = list(target.classes[:count])
     elif setting == "ssda":
         labelled, target = published or ssda(target, shots, seed)
-        record |= {"shots": shots, "split": "published lists" if published else f"drawn with seed {seed}"}
+        protocol |= {"shots": shots, "split": "published lists" if published else f"drawn with seed {seed}"}
     if imbalanced:
         target = imbalance(target, keep, seed)
-        record |= {"imbalanced_keep": keep, "split_seed": seed}
+        protocol |= {"imbalanced_keep": keep, "split_seed": seed}
     lists = {"source": source, "target": target} | ({"labelled_target": labelled} if labelled else {})
-    record["lists"] = {role: describe(images) for role, images in lists.items()}
-    return Split(source, target, labelled, record)
+    protocol["lists"] = {role: describe(images) for role, images in lists.items()}
+    return Split(source, target, labelled, protocol)
 
 
 def pda(target: ImageList, count: int) -> ImageList:
@@ -101,7 +101,7 @@ def imbalance(target: ImageList, keep: float, seed: int) -> ImageList:
 
 
 def describe(images: ImageList) -> dict[str, Any]:
-    """A list in the run's record: its name, size, and a digest that tells whether a rebuilt list is the same."""
+    """A list in the run's protocol: its name, size, and a digest that tells whether a rebuilt list is the same."""
     digest = hashlib.sha256()
     for path, label in zip(images.paths, images.labels.tolist(), strict=True):
         digest.update(f"{path} {label}\n".encode("utf-8", "surrogateescape"))

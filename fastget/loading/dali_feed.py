@@ -72,7 +72,7 @@ class Feed:
             if packed is None:
                 return np.frombuffer(read_sound(self._stream.images.file(index)), dtype=np.uint8)
             record = packed.encoded(index)
-            return packed.cache.recipe.encode(read_square(self._stream, index)) if record is None else record
+            return packed.cache.encoding.encode(read_square(self._stream, index)) if record is None else record
         except BadImage as error:
             self._bad.add(index, step, error)
             return None

@@ -114,7 +114,7 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[dict[str, Any], 
         if state is not None:
             console.print(f"going on from step {engine.step} of {job.folder}", highlight=False, markup=False)
         if ranks.main:
-            run.start(config, job.device, job.domains.record, engine.step)
+            run.start(config, job.device, job.domains.protocol, engine.step)
         ranks.barrier()
         try:
             return _fit(job, engine, run, display, (state or {}).get("best", {}))

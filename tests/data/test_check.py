@@ -187,7 +187,7 @@ def test_bad_images_stop_a_run_or_are_left_out(tmp_path: Path) -> None:
     }
     assert found == expected
     assert len(domains.target) == 36 + 4  # good.jpg, good.png and the two damaged inside
-    assert {entry["path"] for entry in domains.record["left_out"]} == {p.path for p in domains.left_out}
+    assert {entry["path"] for entry in domains.protocol["left_out"]} == {p.path for p in domains.left_out}
     # After a full check, the damage inside is known at the start of a run as well.
     check([str(root / "sketch" / "bee" / name) for name in damage], full=True)
     assert len(load_domains(folder_config(root, bad_images="skip")).target) == 36 + 2

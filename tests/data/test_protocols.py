@@ -28,7 +28,7 @@ def test_uda_leaves_the_lists_alone() -> None:
     source, target = domain([5, 5], "source"), domain([3, 4])
     split = protocols.apply(source, target)
     assert (split.source, split.target, split.labelled_target) == (source, target, None)
-    assert split.record["lists"]["target"]["images"] == 7
+    assert split.protocol["lists"]["target"]["images"] == 7
 
 
 def test_pda_keeps_the_first_classes() -> None:
@@ -37,7 +37,7 @@ def test_pda_keeps_the_first_classes() -> None:
     assert set(kept.labels.tolist()) == set(range(25))
     assert len(kept) == 100
     assert kept.classes == target.classes  # the network still has all of them
-    assert protocols.apply(target, target, setting="pda").record["pda_classes"] == list(target.classes[:32])
+    assert protocols.apply(target, target, setting="pda").protocol["pda_classes"] == list(target.classes[:32])
     for count in (0, 66):
         with pytest.raises(ValueError, match=r"data\.pda_classes must be 1 to 65"):
             protocols.pda(target, count)
@@ -111,7 +111,7 @@ def test_imbalance_goes_on_top_of_pda_and_ssda() -> None:
 def test_the_record_tells_a_split_from_another() -> None:
     source, target = domain([9, 9], "source"), domain([9, 9])
     records = [
-        protocols.apply(source, target, setting="ssda", shots=1, seed=seed).record["lists"]["target"]["sha256"]
+        protocols.apply(source, target, setting="ssda", shots=1, seed=seed).protocol["lists"]["target"]["sha256"]
         for seed in (0, 0, 1)
     ]
     assert records[0] == records[1] != records[2]
@@ -122,7 +122,7 @@ def test_published_lists_are_taken_as_they_are() -> None:
     given_lists = target.keep(np.arange(18) % 9 == 0), target.keep(np.arange(18) % 9 != 0)
     split = protocols.apply(source, target, setting="ssda", shots=1, published=given_lists)
     assert (split.labelled_target, split.target) == given_lists
-    assert split.record["split"] == "published lists"
+    assert split.protocol["split"] == "published lists"
 
 
 def test_a_written_list_is_read_again(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fastget.data.decode import read_image
 from fastget.data.find import load_domains
 from fastget.data.folders import domains_from_folders
 from fastget.data.lists import ImageList
-from fastget.data.packed.read import Cache, Packed, Recipe
+from fastget.data.packed.read import Cache, Encoding, Packed
 from fastget.data.packed.write import pack
 from fastget.loading import dali
 from fastget.loading.dali import dali_batches, define
@@ -375,8 +375,8 @@ def test_the_gpu_pipeline_is_the_cpu_one_on_another_device(domains: tuple[ImageL
 
 
 def test_the_packed_pipeline_decodes_on_the_gpu(domains: tuple[ImageList, ImageList], tmp_path: Path) -> None:
-    recipe = Recipe("jpeg", RESIZE)
-    cache = Cache.open(pack(domains[0], tmp_path / "cache", recipe).folder)
+    encoding = Encoding("jpeg", RESIZE)
+    cache = Cache.open(pack(domains[0], tmp_path / "cache", encoding).folder)
     assert cache
     what = stream(domains[0], packed=Packed(cache, cache.find(domains[0])[0]))
     assert [(op[0], op[1]) for op in operators(what, gpu=True)][:2] == [

@@ -41,7 +41,7 @@ WORTH_PACKING = 5000  # images
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Encoding:
     """How an image becomes a record."""
 
     format: Format
@@ -74,12 +74,12 @@ RECORD = np.dtype(
 )
 
 
-def cache_folder(root: Path, where: str, recipe: Recipe) -> Path:
+def cache_folder(root: Path, where: str, encoding: Encoding) -> Path:
     """Where the cache of a root lies: in the root itself (`auto`), or in the folder `where`."""
     if where == "auto":
-        return root / FOLDER / recipe.folder_name
+        return root / FOLDER / encoding.folder_name
     digest = hashlib.blake2b(os.fsencode(os.path.realpath(root)), digest_size=6).hexdigest()
-    return Path(where) / f"{digest}-{recipe.folder_name}"
+    return Path(where) / f"{digest}-{encoding.folder_name}"
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Cache:
     """A complete cache on disk."""
 
     folder: Path
-    recipe: Recipe
+    encoding: Encoding
     shards: tuple[str, ...]
     records: NDArray[np.void]  # sorted by key
 
@@ -105,7 +105,7 @@ class Cache:
         sizes: dict[str, int] = about["shards"]
         if any(not _has_size(folder / name, size) for name, size in sizes.items()):
             return None
-        return cls(folder, Recipe(**about["recipe"]), tuple(sizes), records)
+        return cls(folder, Encoding(**about["recipe"]), tuple(sizes), records)
 
     def find(self, images: ImageList) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """(N,) each image's record, -1 if it has none; (N,) whether its file is as it was when it was packed."""
@@ -130,7 +130,7 @@ class Packed:
 
     def __init__(self, cache: Cache, records: NDArray[np.int64]) -> None:
         self.cache = cache
-        self.format, self.resize = cache.recipe.format, cache.recipe.resize
+        self.format, self.resize = cache.encoding.format, cache.encoding.resize
         self._records = records
         self._maps: dict[int, NDArray[np.uint8]] = {}
         self._lock = threading.Lock()
@@ -186,7 +186,7 @@ def find_packed(images: ImageList, where: str, resize: int) -> tuple[Packed | No
     # a small list gains little from one
     note = f"{images.name}: no packed cache (`fastget data pack` makes one)" if len(images) >= WORTH_PACKING else ""
     for format in formats:
-        folder = cache_folder(images.root, where, Recipe(format, resize))
+        folder = cache_folder(images.root, where, Encoding(format, resize))
         cache = Cache.open(folder)
         if cache is None or not len(cache.records):
             continue

@@ -29,7 +29,7 @@ from fastget.common.files import made_whole, path_keys, sizes_and_times
 from fastget.common.progress import Advance
 from fastget.data.decode import BadImage, Problem, read_image
 from fastget.data.lists import ImageList
-from fastget.data.packed.read import RECORD, VERSION, Cache, Recipe
+from fastget.data.packed.read import RECORD, VERSION, Cache, Encoding
 
 BLOCK = 512  # tar's
 SHARD_BYTES = 256 << 20
@@ -48,17 +48,17 @@ class Packing:
     bad: list[Problem] = field(default_factory=list)  # left out
 
 
-def estimate(count: int, recipe: Recipe) -> int:
+def estimate(count: int, encoding: Encoding) -> int:
     """Bytes that a cache of `count` images will take."""
-    pixels = recipe.resize**2
-    each = 3 * pixels if recipe.format == "raw" else JPEG_BYTES * pixels // 256**2
+    pixels = encoding.resize**2
+    each = 3 * pixels if encoding.format == "raw" else JPEG_BYTES * pixels // 256**2
     return count * (BLOCK + -(-each // BLOCK) * BLOCK)
 
 
 def pack(
     images: ImageList,  # of any domains, under one root
     folder: Path,
-    recipe: Recipe,
+    encoding: Encoding,
     *,
     workers: int = 0,
     shard_bytes: int = SHARD_BYTES,
@@ -67,10 +67,10 @@ def pack(
     """Make the cache, or bring it up to date. Raises ValueError if the disk is too small or cannot be written."""
     first = np.unique(path_keys(images.paths), return_index=True)[1]
     images = images.take(np.sort(first))  # every path once
-    each = max(1, shard_bytes // estimate(1, recipe))
+    each = max(1, shard_bytes // estimate(1, encoding))
     plan = [images.take(np.arange(i, min(i + each, len(images)))) for i in range(0, len(images), each)]
     with _locked(folder), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        packer = _Packer(folder, recipe, pool, advance or (lambda _: None))
+        packer = _Packer(folder, encoding, pool, advance or (lambda _: None))
         return packer.run(plan)
 
 
@@ -89,8 +89,8 @@ def verify(cache: Cache, advance: Advance | None = None) -> list[str]:
 class _Packer:
     """One packing under way."""
 
-    def __init__(self, folder: Path, recipe: Recipe, pool: ThreadPoolExecutor, advance: Advance) -> None:
-        self.folder, self.recipe, self.pool, self.advance = folder, recipe, pool, advance
+    def __init__(self, folder: Path, encoding: Encoding, pool: ThreadPoolExecutor, advance: Advance) -> None:
+        self.folder, self.encoding, self.pool, self.advance = folder, encoding, pool, advance
         self.bad: list[Problem] = []
 
     def run(self, plan: list[ImageList]) -> Packing:
@@ -116,7 +116,7 @@ class _Packer:
         return self.folder / f"shard-{number:05d}.tar"
 
     def _refuse_small_disk(self, count: int) -> None:
-        needed, free = estimate(count, self.recipe), shutil.disk_usage(self.folder).free
+        needed, free = estimate(count, self.encoding), shutil.disk_usage(self.folder).free
         if needed > free:
             raise ValueError(
                 f"the cache needs about {needed / 1e9:.1f} GB more, and the disk of {self.folder} has "
@@ -124,7 +124,7 @@ class _Packer:
             )
 
     def _finished(self, number: int, images: ImageList) -> NDArray[np.void] | None:
-        """The records of a shard that is done, and made of the same files by the same recipe."""
+        """The records of a shard that is done, and made of the same files by the same encoding."""
         try:
             with np.load(self._shard(number).with_suffix(".npz")) as saved:
                 records, about = saved["records"], json.loads(bytes(saved["about"]))
@@ -159,7 +159,7 @@ class _Packer:
             if isinstance(made, Problem):
                 self.bad.append(made)
             else:
-                file.write(_header(f"{number:05d}{i:06d}", self.recipe, len(made)))
+                file.write(_header(f"{number:05d}{i:06d}", self.encoding, len(made)))
                 record = records[i : i + 1]
                 record["offset"], record["size"], record["crc"] = file.tell(), len(made), zlib.crc32(made.data)
                 file.write(made.data)
@@ -172,7 +172,7 @@ class _Packer:
 
         def make(i: int) -> NDArray[np.uint8] | Problem:
             try:
-                return self.recipe.encode(np.asarray(read_image(images.file(i), self.recipe.resize)))
+                return self.encoding.encode(np.asarray(read_image(images.file(i), self.encoding.resize)))
             except BadImage as error:
                 return Problem(error.path, error.kind, error.reason)
 
@@ -185,7 +185,7 @@ class _Packer:
             yield future.result()
 
     def _about(self) -> dict[str, Any]:
-        return {"version": VERSION, "recipe": dataclasses.asdict(self.recipe)}
+        return {"version": VERSION, "recipe": dataclasses.asdict(self.encoding)}
 
     def _write_index(self, shards: list[NDArray[np.void]]) -> int:
         """The index of all shards, which makes the cache complete. Returns the cache's size in bytes."""
@@ -199,8 +199,8 @@ class _Packer:
         return sum(sizes.values())
 
 
-def _header(key: str, recipe: Recipe, size: int) -> bytes:
-    info = tarfile.TarInfo(f"{key}.{'jpg' if recipe.format == 'jpeg' else 'raw'}")
+def _header(key: str, encoding: Encoding, size: int) -> bytes:
+    info = tarfile.TarInfo(f"{key}.{'jpg' if encoding.format == 'jpeg' else 'raw'}")
     info.size, info.mode = size, 0o644
     return info.tobuf(tarfile.USTAR_FORMAT)
 
