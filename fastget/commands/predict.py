@@ -22,7 +22,7 @@ from fastget.data.lists import read_list
 from fastget.serving import BATCH
 
 if TYPE_CHECKING:
-    from fastget.serving.predictor import Predictor, Row
+    from fastget.serving.predictor import Prediction, Predictor
 
 HELP = "classify images with a trained network: files, folders or lists, to CSV"
 TOP_K = 3  # unless told, and unless there are fewer classes
@@ -132,7 +132,7 @@ def header(top_k: int) -> list[str]:
     return ["path", "label", "confidence", *tops, "error"]
 
 
-def _write(stream: TextIO, rows: Iterable[Row], top_k: int) -> int:
+def _write(stream: TextIO, rows: Iterable[Prediction], top_k: int) -> int:
     """How many rows have an error."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(header(top_k))
@@ -164,7 +164,7 @@ def _output(out: Path | None) -> Iterator[TextIO]:
         raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
 
 
-def _counted(rows: Iterator[Row], total: int, console: Console, shown: bool) -> Iterator[Row]:
+def _counted(rows: Iterator[Prediction], total: int, console: Console, shown: bool) -> Iterator[Prediction]:
     """The rows, counted on standard error where that is a terminal, unless the rows themselves are shown there."""
     with progress_bar("predict", total, console, hidden=not console.is_terminal or shown) as advance:
         for row in rows:
