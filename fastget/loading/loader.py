@@ -2,8 +2,8 @@
 
 A stream says what a step's batch is (a list, a sampler, a transform); a decoder makes it: `torchvision` (PIL decoding
 in threads), `dali` (on the GPU, or the CPU), `synthetic` (random images, for benchmarks). Where a packed cache is at
-hand, its records take the place of the files: raw ones are cut by the processor whoever decodes, JPEGs are decoded by
-libjpeg-turbo on a CPU and by DALI on a GPU. Images come out float32, normalised, channels last in memory, on the device.
+hand, its records take the place of the files: raw ones are cut by the processor, JPEGs are decoded by libjpeg-turbo on
+a CPU and by DALI on a GPU. Images come out float32, normalised, channels last in memory, on the device.
 
 Shapes: b images in a rank's batch, H = W = crop.
 """

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from fastget.common.files import write_atomically
-from fastget.runs.checkpoint import CheckpointFolder
 from fastget.config import Config, make_config
-from fastget.evaluation.score import Evaluation
 from fastget.data.lists import ImageList
+from fastget.evaluation.score import Evaluation
+from fastget.runs.checkpoint import CheckpointFolder
 
 
 class RunFolder:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastget.evaluation.score import Evaluation
 from fastget.data.lists import UNLABELLED
+from fastget.evaluation.score import Evaluation
 from fastget.loading.loader import MEAN, STD
 
 if TYPE_CHECKING:
