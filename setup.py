@@ -41,6 +41,7 @@ setup(
         "platformdirs>=4",
         "pyyaml>=6",
         "rich>=13",
+        "simplejpeg>=1.8",  # raises for what libjpeg only warns of, and needs no torch; torchvision's decoder will go
         "tensorboard>=2.16",
         "scikit-learn>=1.4",  # the real digits of the embedded data set
         "matplotlib>=3.8",  # the fonts of the embedded data set, and the plots

@@ -32,7 +32,7 @@ from torchvision import io, transforms
 from torchvision.transforms import v2
 
 from fastget.data.lists import ImageList
-from fastget.data.packed.read import Cache, Packed, Recipe
+from fastget.data.packed.read import Cache, Encoding, Packed
 from fastget.data.packed.write import pack
 from fastget.loading.loader import MEAN, STD, Loader, Stream
 from fastget.loading.sampling import Draw, TrainSampler
@@ -143,7 +143,7 @@ def webdataset(cache: Cache, steps: int) -> Iterator[Any]:
     """The same shards by DALI's own reader: in tar order, with no way to go to a step."""
     from nvidia.dali import Pipeline, fn, types
 
-    raw = cache.recipe.format == "raw"
+    raw = cache.encoding.format == "raw"
     pipeline = Pipeline(batch_size=BATCH, num_threads=1, device_id=None)
     with pipeline:
         data = fn.readers.webdataset(
@@ -171,8 +171,8 @@ def loaders(images: ImageList, caches: Path) -> dict[str, Callable[[int], Iterat
     """name -> the batches of so many steps."""
     packed = {}
     for format in ("raw", "jpeg"):
-        recipe = Recipe(format, RESIZE)
-        folder = pack(images, caches / recipe.folder_name, recipe).folder
+        encoding = Encoding(format, RESIZE)
+        folder = pack(images, caches / encoding.folder_name, encoding).folder
         cache = Cache.open(folder)
         assert cache
         packed[format] = Packed(cache, cache.find(images)[0])

@@ -1,5 +1,10 @@
-"""fastget: adapt an image classifier to a new domain. Names are imported when they are first used."""
+"""fastget: adapt an image classifier to a new domain.
 
+What is public is imported when it is first asked for (PEP 562): torch takes a second or more, and neither
+`fastget --help` nor a check of image files, nor each of its workers, needs it.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,13 +26,13 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'fastget' has no attribute {name!r}")
-    import importlib
-
-    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return found
+    if name in _HOMES:
+        globals()[name] = value = getattr(import_module(_HOMES[name]), name)
+        return value
+    if name in ("kernels", "methods", "reference"):
+        return import_module(f"fastget.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted({*globals(), *__all__})

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fastget.config import PRESETS, DataConfig
+from fastget.common.progress import progress_bar
 from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
-from fastget.data.find import count_notes
-from fastget.data.lists import ImageList
-from fastget.data.packed.read import Cache, Recipe, cache_folder
+from fastget.data.find import count_notes, read_domains
+from fastget.data.lists import ImageList, together
+from fastget.data.packed.read import Cache, Encoding, cache_folder
 from fastget.data.packed.write import Packing, estimate, pack, verify
-from fastget.data.survey import contact_sheet, survey, together
+from fastget.data.sheet import contact_sheet
+
+HELP = "data sets: list, show, check, pack"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +100,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    lists = survey(args.name, args.root, args.source, args.target)
+    lists = _lists(args)
     notes = count_notes(args.name, lists)
     sheet = contact_sheet(lists, args.out or f"{args.name}-contact-sheet.png")
     if args.json:
@@ -122,8 +121,8 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    lists = survey(args.name, args.root, args.source, args.target)
-    with _progress("checking", sum(map(len, lists))) as advance:
+    lists = _lists(args)
+    with progress_bar("checking", sum(map(len, lists))) as advance:
         report = check_lists(lists, full=not args.quick, workers=args.workers, advance=advance)
     notes = count_notes(args.name, lists)
     if args.json:
@@ -143,15 +142,13 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _pack(args: argparse.Namespace) -> int:
-    lists = survey(args.name, args.root, args.source, args.target)
+    lists = _lists(args)
     images = together(lists)
-    recipe = Recipe(
-        args.format, args.resize or PRESETS.get(args.name, {}).get("data.resize", DataConfig.resize), args.quality
-    )
-    folder = cache_folder(images.root, args.cache, recipe)
+    encoding = Encoding(args.format, args.resize or _resize_of(args.name), args.quality)
+    folder = cache_folder(images.root, args.cache, encoding)
     if args.verify:
         return _verify(folder, args.json)
-    with _progress("checking", len(images)) as advance:
+    with progress_bar("checking", len(images)) as advance:
         report = check_lists([images], full=False, workers=args.workers, advance=advance)
     err = Console(stderr=True)
     if report.bad and args.bad_images == "error":
@@ -160,15 +157,22 @@ def _pack(args: argparse.Namespace) -> int:
         err.print(f"{len(report.bad):,} bad files: nothing was packed. Leave them out with --bad-images skip")
         return 1
     err.print(
-        f"{folder}: {report.checked:,} images, about {estimate(report.checked, recipe) / 1e9:.2f} GB", soft_wrap=True
+        f"{folder}: {report.checked:,} images, about {estimate(report.checked, encoding) / 1e9:.2f} GB", soft_wrap=True
     )
-    with _progress("packing", report.checked) as advance:
-        made = pack(images, folder, recipe, workers=args.workers, advance=advance)
+    with progress_bar("packing", report.checked) as advance:
+        made = pack(images, folder, encoding, workers=args.workers, advance=advance)
     if args.json:
         _print_json({**dataclasses.asdict(made), "folder": str(made.folder)})
     else:
         _print_packing(made)
     return 1 if made.bad and args.bad_images == "error" else 0
+
+
+def _resize_of(name: str) -> int:
+    """What `fastget train` resizes the images of a data set to."""
+    from fastget.config import make_config
+
+    return make_config({"data.name": name}).data.resize
 
 
 def _print_packing(made: Packing) -> None:
@@ -188,7 +192,7 @@ def _verify(folder: Path, as_json: bool) -> int:
     cache = Cache.open(folder)
     if cache is None:
         raise ValueError(f"there is no complete cache in {folder}: make it with `fastget data pack` without --verify")
-    with _progress("verifying", len(cache.records)) as advance:
+    with progress_bar("verifying", len(cache.records)) as advance:
         wrong = verify(cache, advance)
     if as_json:
         _print_json({"folder": str(folder), "shards": len(cache.shards), "damaged": wrong})
@@ -197,6 +201,12 @@ def _verify(folder: Path, as_json: bool) -> int:
             _out().print(f"{folder / name}: a checksum is wrong", soft_wrap=True)
         _out().print(f"{len(cache.shards):,} shards, {len(wrong):,} damaged")
     return 1 if wrong else 0
+
+
+def _lists(args: argparse.Namespace) -> list[ImageList]:
+    """Of the domains asked for, or of all there are."""
+    asked = dict.fromkeys(domain for domain in (args.source, args.target) if domain is not None)
+    return read_domains(args.name, args.root, list(asked))
 
 
 # --- output --------------------------------------------------------------------------------------
@@ -225,12 +235,3 @@ def _report_dict(name: str, lists: list[ImageList], report: Report, notes: list[
         "warnings": [dataclasses.asdict(problem) for problem in report.warnings],
         "notes": notes,
     }
-
-
-@contextlib.contextmanager
-def _progress(words: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar on standard error, and the function that moves it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(words, total=total)
-        yield lambda count: progress.advance(task, count)

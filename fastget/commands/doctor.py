@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import platform
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from fastget.common import apex
-from fastget.common.device import choose_device
-from fastget.loading.loader import choose_loader
-from fastget.methods.backend import choose_backend
-from fastget.runs.environment import device_name, version_of
+
+HELP = "what this machine has, and what fastget will use"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`fastget doctor` takes none."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0: a finding is not an error."""
+    return doctor()
 
 
 def findings() -> list[tuple[str, str]]:
     """(what, what was found)."""
+    import torch
+
+    from fastget.runs.environment import device_name
+
     rows = [
         ("Python", platform.python_version()),
         ("torch", f"{torch.__version__} (CUDA {torch.version.cuda or 'none'})"),
@@ -44,6 +55,10 @@ def findings() -> list[tuple[str, str]]:
 
 def decisions() -> list[tuple[str, str]]:
     """(choice, what `auto` makes of it here)."""
+    from fastget.common.device import choose_device
+    from fastget.loading.loader import choose_loader
+    from fastget.methods.backend import choose_backend
+
     device = choose_device("auto")
     loader = choose_loader("auto", device)
     backend = choose_backend("auto", device).__name__.removeprefix("fastget.")
@@ -59,6 +74,8 @@ def decisions() -> list[tuple[str, str]]:
 
 
 def _importable(module: str, package: str) -> str:
+    from fastget.runs.environment import version_of
+
     try:
         importlib.import_module(module)
     except Exception as error:  # noqa: BLE001  # whatever a broken installation raises is the finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -14,14 +14,13 @@ from rich.table import Table
 
 from fastget.commands.predict import add_checkpoint, open_predictor
 from fastget.common.text import and_more
-from fastget.config import DataConfig, make_config, parse_pairs
 from fastget.data.find import load_domains
 from fastget.data.lists import ImageList
-from fastget.evaluation.score import Evaluation, evaluate
-from fastget.loading.loader import Loader, Stream
-from fastget.loading.sampling import EvalSampler
-from fastget.runs.sinks.display import percent
-from fastget.serving.predictor import Predictor
+
+if TYPE_CHECKING:
+    from fastget.config import DataConfig
+    from fastget.evaluation.score import Evaluation
+    from fastget.serving.predictor import Predictor
 
 HELP = "accuracy of a trained network on a labelled domain, by default the run's own target"
 OPTIONS = {  # as in `fastget train`: option -> (field, help)
@@ -81,6 +80,10 @@ def run(args: argparse.Namespace) -> int:
 
 def evaluate_domain(predictor: Predictor, images: ImageList, data: DataConfig, batch_size: int) -> Evaluation:
     """The images through the run's own loader and evaluation."""
+    from fastget.evaluation.score import evaluate
+    from fastget.loading.loader import Loader, Stream
+    from fastget.loading.sampling import EvalSampler
+
     sampler = EvalSampler(len(images), batch_size, margin=data.resize - data.crop)
     stream = Stream(images, sampler, data.resize, data.crop)
     return evaluate(predictor.network, Loader(stream, predictor.device, data.loader, data.workers))
@@ -91,12 +94,16 @@ def evaluate_domain(predictor: Predictor, images: ImageList, data: DataConfig, b
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """The fields that the command line gives, --set last."""
+    from fastget.config import parse_pairs
+
     given = {field: value for field, _ in OPTIONS.values() if (value := getattr(args, field)) is not None}
     return given | parse_pairs(args.set)
 
 
 def data_config(predictor: Predictor, settings: Mapping[str, Any]) -> DataConfig:
     """The run's data section under the given settings. Of another data set, the run's places mean nothing."""
+    from fastget.config import make_config
+
     for key in settings:
         section, _, name = key.partition(".")
         if section != "data":
@@ -157,6 +164,8 @@ def describe(predictor: Predictor, images: ImageList, evaluation: Evaluation) ->
 
 
 def _table(report: Mapping[str, Any]) -> Table:
+    from fastget.runs.sinks.display import percent
+
     table = Table(show_footer=True)
     table.add_column("class", footer="accuracy\nmean class accuracy")
     table.add_column("images", justify="right", footer=f"{report['images']:,}")

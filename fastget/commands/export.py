@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from fastget.commands.predict import open_predictor
-from fastget.serving.export import ExportFailed, export
 
 HELP = "write a trained network as a torch.export program or as ONNX"
 USAGE = """\
@@ -40,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code: 0, or 1 if the exported network is not the checkpoint's. ValueError is for wrong usage."""
+    from fastget.serving.export import ExportFailed, export
+
     predictor = open_predictor(args.checkpoint, "cpu")
     console = Console(stderr=True)
     try:

@@ -10,15 +10,19 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fastget.common.device import choose_device
-from fastget.data.lists import IMAGE_SUFFIXES, read_list
-from fastget.serving.predictor import BATCH, Predictor, Row, load_predictor
+from fastget.common.files import made_whole
+from fastget.common.progress import progress_bar
+from fastget.data.formats import IMAGE_SUFFIXES, is_image_name
+from fastget.data.lists import read_list
+from fastget.serving import BATCH
+
+if TYPE_CHECKING:
+    from fastget.serving.predictor import Prediction, Predictor
 
 HELP = "classify images with a trained network: files, folders or lists, to CSV"
 TOP_K = 3  # unless told, and unless there are fewer classes
@@ -64,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
     try:
         with _output(args.out) as stream:
-            bad = _write(stream, _progress(rows, len(files), console, stream.isatty()), top_k)
+            bad = _write(stream, _counted(rows, len(files), console, stream.isatty()), top_k)
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -74,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 def open_predictor(checkpoint: Path, device: str) -> Predictor:
     """The predictor of --checkpoint on --device; what is said of the checkpoint goes to standard error."""
+    from fastget.common.device import choose_device
+    from fastget.serving.predictor import load_predictor
 
     def warn(text: str) -> None:
         Console(stderr=True).print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
@@ -111,8 +117,7 @@ def _in_folder(folder: Path) -> list[str]:
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        images = (n for n in sorted(names) if n.lower().endswith(IMAGE_SUFFIXES) and not n.startswith("."))
-        found += [os.path.join(parent, name) for name in images]
+        found += [os.path.join(parent, name) for name in sorted(names) if is_image_name(name)]
     if not found:
         raise ValueError(f"{folder} holds no image (looked for {', '.join(IMAGE_SUFFIXES)} in it and below)")
     return found
@@ -127,7 +132,7 @@ def header(top_k: int) -> list[str]:
     return ["path", "label", "confidence", *tops, "error"]
 
 
-def _write(stream: TextIO, rows: Iterable[Row], top_k: int) -> int:
+def _write(stream: TextIO, rows: Iterable[Prediction], top_k: int) -> int:
     """How many rows have an error."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(header(top_k))
@@ -149,30 +154,22 @@ def _output(out: Path | None) -> Iterator[TextIO]:
         yield sys.stdout
         sys.stdout.flush()
         return
-    making = out.with_name(f".{out.name}.part")
     try:
-        stream = making.open("w", encoding="utf-8", errors="surrogateescape", newline="")
+        with (
+            made_whole(out) as making,
+            making.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+        ):
+            yield file
     except OSError as error:
         raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
-    try:
-        with stream:
-            yield stream
-        os.replace(making, out)
-    except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
-    finally:
-        making.unlink(missing_ok=True)
 
 
-def _progress(rows: Iterator[Row], total: int, console: Console, shown: bool) -> Iterator[Row]:
+def _counted(rows: Iterator[Prediction], total: int, console: Console, shown: bool) -> Iterator[Prediction]:
     """The rows, counted on standard error where that is a terminal, unless the rows themselves are shown there."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    hidden = not console.is_terminal or shown
-    with Progress(*columns, console=console, disable=hidden, transient=True, redirect_stdout=False) as progress:
-        task = progress.add_task("predict", total=total)
+    with progress_bar("predict", total, console, hidden=not console.is_terminal or shown) as advance:
         for row in rows:
             yield row
-            progress.advance(task)
+            advance(1)
 
 
 def _tell(console: Console, predictor: Predictor, total: int, bad: int, out: Path | None) -> None:

@@ -12,7 +12,12 @@ def and_more(items: Sequence[object], most: int = 5) -> str:
     return head if len(items) <= most else f"{head} and {len(items) - most:,} more"
 
 
+def close_matches(word: str, words: Iterable[str], most: int = 1, cutoff: float = 0.4) -> list[str]:
+    """What someone who wrote `word` may have meant, the likeliest first."""
+    return difflib.get_close_matches(word, list(words), n=most, cutoff=cutoff)
+
+
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.4) -> str:
-    """` (did you mean 'office-home'?)`, or nothing if no word is close."""
-    close = difflib.get_close_matches(word, list(words), n=1, cutoff=cutoff)
+    """` (did you mean 'x'?)`, or nothing if none of the words is like it."""
+    close = close_matches(word, words, cutoff=cutoff)
     return f" (did you mean {close[0]!r}?)" if close else ""

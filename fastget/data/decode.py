@@ -15,16 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000")  # PIL's names
-SUFFIXES = {
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "PNG": (".png",),
-    "BMP": (".bmp", ".dib"),
-    "WEBP": (".webp",),
-    "TIFF": (".tif", ".tiff"),
-    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
-    "JPEG2000": (".jp2", ".j2k"),
-}
+from fastget.data.formats import FORMATS, SUFFIXES, sniff
+
 TAIL = 64  # bytes at the end in which a whole file has its end mark
 DECODE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)  # what PIL raises
 
@@ -124,14 +116,14 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 def bad_image(file: str, error: BaseException) -> BadImage:
     """Why a file could not be decoded, found by looking at it."""
-    problem = look(file) or Problem(file, "undecodable", f"cannot be decoded ({error})")
+    problem = look_at_ends(file) or Problem(file, "undecodable", f"cannot be decoded ({error})")
     return BadImage(file, problem.kind, problem.reason)
 
 
 # --- looking at a file ---------------------------------------------------------------------------
 
 
-def look(path: str) -> Problem | None:
+def look_at_ends(path: str) -> Problem | None:
     """What is wrong with a file, from its first and last bytes; one whose end mark is missing is decoded."""
     try:
         info = os.stat(path)
@@ -164,27 +156,6 @@ def _unreadable(path: str, error: OSError) -> Problem:
     if error.errno in (errno.EACCES, errno.EPERM):
         return Problem(path, "no permission", "may not be read (no permission)")
     return Problem(path, "unreadable", f"cannot be read ({error.strerror or error})")
-
-
-def sniff(head: bytes) -> str:
-    """The format that a file's first bytes tell; an empty text if none."""
-    for mark, name in (
-        (b"\xff\xd8\xff", "JPEG"),
-        (b"\x89PNG\r\n\x1a\n", "PNG"),
-        (b"GIF8", "GIF"),
-        (b"BM", "BMP"),
-        (b"II*\0", "TIFF"),
-        (b"MM\0*", "TIFF"),
-        (b"\0\0\0\x0cjP  ", "JPEG2000"),
-        (b"\xff\x4f\xff\x51", "JPEG2000"),
-    ):
-        if head.startswith(mark):
-            return name
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "WEBP"
-    if head[:1] == b"P" and head[1:2] in b"123456" and head[2:3].isspace():
-        return "PPM"
-    return ""
 
 
 def _no_image(kind: str, head: bytes) -> tuple[str, str]:

@@ -8,14 +8,13 @@ so that the same loaders, protocols and checks run on them as on VisDA.
 from __future__ import annotations
 
 import math
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import platformdirs
 from PIL import Image, ImageDraw, ImageFont
+
+from fastget.common.files import made_whole
 
 SIDE = 32  # pixels
 INK = 24  # pixels that a scan fills: it touches its own border, and crops must not cut it
@@ -46,22 +45,16 @@ def digits_root(root: str | Path | None = None) -> Path:
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise ValueError(f"cannot write the digits to {folder}: {error.strerror}; choose a folder by --root") from error
-    try:
-        _write_fonts(making)
-        _write_handwritten(making)
-        making.chmod(0o755)
-        try:
+        with made_whole(folder) as making:
+            making.mkdir()
+            _write_fonts(making)
+            _write_handwritten(making)
             if folder.exists():
                 folder.rmdir()  # it is empty, or another process has just filled it
-            os.replace(making, folder)  # whole, or not at all
-        except OSError:
-            if not (folder / "handwritten.txt").is_file():  # else another process was first, with the same images
-                raise
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
+    except OSError as error:
+        if not (folder / "handwritten.txt").is_file():  # else another process was first, with the same images
+            why = error.strerror or error
+            raise ValueError(f"cannot write the digits to {folder}: {why}; choose a folder by --root") from error
     return folder
 
 

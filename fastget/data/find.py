@@ -1,26 +1,29 @@
-"""From a configuration's data section to the lists that a run uses: found, split by the protocol, checked."""
+"""From a data set's name to its lists, and from a configuration to those of a run: split by the protocol, checked."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastget.common.text import and_more
-from fastget.config import DataConfig
+from fastget.common.progress import Advance
+from fastget.common.text import and_more, nearest
 from fastget.data import protocols
 from fastget.data.check.files import check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.decode import Problem
 from fastget.data.digits import digits_root
-from fastget.data.layout import published_shots, read_domain
-from fastget.data.lists import ImageList, domains_from_folders, domains_from_lists, read_list
+from fastget.data.folders import domains_from_folders, folders_in
+from fastget.data.layout import present, published_shots, read_domain
+from fastget.data.lists import ImageList, domains_from_lists, read_list
 from fastget.data.packed.read import Packed, find_packed
+
+if TYPE_CHECKING:
+    from fastget.config import DataConfig
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Domains:
     warnings: list[Problem] = field(default_factory=list)  # misnamed files, which are used all the same
     packed: dict[str, Packed] = field(default_factory=dict)  # source, target, labelled_target -> cache, where fresh
     notes: list[str] = field(default_factory=list)  # lines for people: caches, counts that differ from the published
-    record: dict[str, Any] = field(default_factory=dict)  # the protocol, for the run folder
+    protocol: dict[str, Any] = field(default_factory=dict)  # how the lists came about: split.json of the run
 
     @property
     def evaluation(self) -> ImageList:
@@ -47,7 +50,7 @@ class Domains:
         return {role: images for role, images in found.items() if images is not None}
 
 
-def load_domains(data: DataConfig, *, workers: int = 0, advance: Callable[[int], object] | None = None) -> Domains:
+def load_domains(data: DataConfig, *, workers: int = 0, advance: Advance | None = None) -> Domains:
     """The lists of a run. Every image has had a quick check; bad ones stop it, or are left out.
 
     `advance` is told how many more files have been checked, for a progress bar.
@@ -64,7 +67,7 @@ def load_domains(data: DataConfig, *, workers: int = 0, advance: Callable[[int],
         keep=data.imbalanced_keep,
         seed=data.split_seed,
     )
-    domains = Domains(split.source, split.target, split.labelled_target, record=split.record)
+    domains = Domains(split.source, split.target, split.labelled_target, protocol=split.protocol)
     domains = _without_bad(domains, data, workers, advance)
     caches = {role: find_packed(images, data.cache, data.resize) for role, images in domains.lists().items()}
     notes = [note for _, note in caches.values() if note] + count_notes(data.name, [source, target])
@@ -75,26 +78,49 @@ def load_domains(data: DataConfig, *, workers: int = 0, advance: Callable[[int],
 
 def find_domains(data: DataConfig) -> tuple[ImageList, ImageList]:
     """All images of the source and of the target, before any protocol."""
-    if data.name not in NAMES:
-        close = difflib.get_close_matches(data.name, NAMES, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"unknown data set data.name={data.name!r}{hint}: choose from {', '.join(NAMES)}")
+    _refuse_unknown(data.name)
+    source, target = data.source, data.target
     if data.name == "digits":
-        return domains_from_folders(digits_root(data.root), data.source or "fonts", data.target or "handwritten")
-    for name in ("source", "target"):
-        if getattr(data, name) is None:
+        source, target = source or "fonts", target or "handwritten"
+    for role, domain in (("source", source), ("target", target)):
+        if domain is None:
             kind = "a list file" if data.name == "lists" else "a domain folder under --root"
-            raise ValueError(f"data.{name} is missing: give {kind} by --{name}")
-    source, target = str(data.source), str(data.target)
-    if data.name == "lists":
-        return domains_from_lists(source, target, data.root or ".")
-    if data.root is None:
-        raise ValueError(f"data.root is missing: give the folder that {data.name} lies in by --root")
-    if data.name == "folder":
-        return domains_from_folders(data.root, source, target)
-    known = DATA_SETS[data.name]
-    first, second = (read_domain(known, Path(data.root), domain) for domain in (source, target))
-    return first, dataclasses.replace(second, classes=first.classes)
+            raise ValueError(f"data.{role} is missing: give {kind} by --{role}")
+    first, second = read_domains(data.name, data.root, [str(source), str(target)], led=True)
+    return first, second
+
+
+def read_domains(name: str, root: str | None, domains: Sequence[str] = (), *, led: bool = False) -> list[ImageList]:
+    """The lists of a data set's domains, or of all that its root holds. Raises ValueError with advice.
+
+    `led`: the first is a run's source. Its classes are everyone's, and one that it lacks is an error.
+    """
+    _refuse_unknown(name)
+    if name == "lists":
+        if not domains:
+            raise ValueError("give the list files by --source and --target (one of them is enough)")
+        return domains_from_lists(Path(root or "."), *domains, led=led)
+    if root is None and name != "digits":
+        raise ValueError(f"data.root is missing: give the folder that {name} lies in by --root")
+    place = digits_root(root) if name == "digits" else Path(str(root))
+    if name == "folder":
+        return domains_from_folders(place, *(domains or _domain_folders(place)), led=led)
+    known = DATA_SETS[name]
+    lists = [read_domain(known, place, domain) for domain in domains or present(known, place)]
+    return [dataclasses.replace(images, classes=lists[0].classes) for images in lists] if led else lists
+
+
+def _refuse_unknown(name: str) -> None:
+    if name not in NAMES:
+        raise ValueError(f"unknown data set {name!r}{nearest(name, NAMES)}: choose from {', '.join(NAMES)}")
+
+
+def _domain_folders(root: Path) -> list[str]:
+    found = folders_in(root) if root.is_dir() else []
+    if not found:
+        what = "holds no domain folders" if root.is_dir() else "does not exist"
+        raise ValueError(f"{root} {what}: expected {root}/DOMAIN/CLASS/image.jpg")
+    return found
 
 
 def count_notes(name: str, lists: list[ImageList]) -> list[str]:
@@ -119,7 +145,7 @@ def _published(data: DataConfig, target: ImageList) -> tuple[ImageList, ImageLis
     return None
 
 
-def _without_bad(domains: Domains, data: DataConfig, workers: int, advance: Callable[[int], object] | None) -> Domains:
+def _without_bad(domains: Domains, data: DataConfig, workers: int, advance: Advance | None) -> Domains:
     lists = domains.lists()
     report = check_lists(list(lists.values()), full=False, workers=workers or data.workers, advance=advance)
     if not report.bad:
@@ -137,8 +163,8 @@ def _without_bad(domains: Domains, data: DataConfig, workers: int, advance: Call
                 "Check --root"
             )
         kept[role] = images if good.all() else images.keep(good)
-    record = domains.record | {"left_out": [dataclasses.asdict(problem) for problem in report.bad]}
-    return dataclasses.replace(domains, **kept, left_out=report.bad, warnings=report.warnings, record=record)
+    protocol = domains.protocol | {"left_out": [dataclasses.asdict(problem) for problem in report.bad]}
+    return dataclasses.replace(domains, **kept, left_out=report.bad, warnings=report.warnings, protocol=protocol)
 
 
 def _bad_message(bad: list[Problem], checked: int) -> str:

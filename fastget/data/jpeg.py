@@ -1,33 +1,43 @@
-"""torchvision's JPEG decoder, which is faster than PIL's on small images and lets libjpeg's warnings through.
+"""JPEG by libjpeg-turbo's own interface: faster than PIL on small images, and libjpeg's warnings are heard.
 
-torchvision 0.29 has announced that its decoders will move to another package. Where they are gone, PIL decodes, and
-the check misses damage in mid-stream that PIL is silent about.
+libjpeg goes on after damage in mid-stream and only warns of it, which PIL and DALI swallow. simplejpeg raises.
 """
 
 from __future__ import annotations
 
 import io
-import warnings
-from collections.abc import Callable
 
 import numpy as np
-import torch
+import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
-
-try:
-    from torchvision.io import decode_jpeg as _decode
-except ImportError:
-    _decode = None
-
-decoder: Callable[[Tensor], Tensor] | None = _decode  # (n,) uint8 -> (3, H, W) uint8
-warnings.filterwarnings("ignore", message="The image decoding and encoding capabilities of TorchVision")
 
 
 def decode_jpeg(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(H, W, 3): the pixels of an encoded image in RGB."""
-    if decoder is None:
+    """(H, W, 3): the pixels of an encoded image in RGB. What simplejpeg does not take, PIL decodes."""
+    try:
+        return _decode(data)
+    except ValueError:
         with Image.open(io.BytesIO(data.data)) as image:
-            return np.array(image)
-    return np.asarray(decoder(torch.from_numpy(data)).permute(1, 2, 0).numpy())
+            return np.array(image.convert("RGB"))
+
+
+def jpeg_warning(data: bytes) -> str | None:
+    """What libjpeg warns of in an image that it decodes all the same; none if nothing, empty if it cannot decode it."""
+    try:
+        _decode(data)
+    except ValueError as error:
+        words = str(error)
+    else:
+        return None
+    try:
+        simplejpeg.decode_jpeg_header(data, strict=False)
+    except (ValueError, KeyError):  # a kind of JPEG that it does not take, or one it has no name for
+        return ""
+    return words
+
+
+def _decode(data: bytes | NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """By libjpeg's exact methods: the pixels are PIL's. Raises ValueError for what libjpeg only warns of, too."""
+    pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False, strict=True)
+    return pixels

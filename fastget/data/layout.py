@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from fastget.common.text import and_more
+from fastget.common.text import and_more, nearest
 from fastget.data.datasets import DataSet
-from fastget.data.lists import IMAGE_SUFFIXES, ImageList, class_names, read_list
+from fastget.data.folders import folders_in, read_classes
+from fastget.data.lists import ImageList, class_names, read_list
 
+ON_DISK = 0.6  # how like a name on disk must be to be offered: there may be many
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")
 
 
@@ -21,7 +21,7 @@ def read_domain(known: DataSet, root: Path, domain: str) -> ImageList:
     """All images of one domain. Raises ValueError with advice if the root does not hold it."""
     if domain not in known.domains:
         raise ValueError(
-            f"{known.name} has no domain {domain!r}{_nearest(domain, list(known.domains))}: "
+            f"{known.name} has no domain {domain!r}{nearest(domain, known.domains)}: "
             f"choose from {', '.join(known.domains)}"
         )
     root = Path(root)
@@ -68,21 +68,15 @@ def _from_folders(known: DataSet, root: Path, domain: str) -> ImageList:
     if not folder.is_dir():
         raise ValueError(advise(known, root, domain))
     middle = known.between if known.between and (folder / known.between).is_dir() else ""
-    found = sorted(p.name for p in (folder / middle).iterdir() if p.is_dir() and not p.name.startswith("."))
+    found = folders_in(folder / middle)
     classes = known.classes or tuple(found)
     unknown = [name for name in found if name not in classes]
     if unknown or not found:
         raise ValueError(_about_classes(known, folder / middle, unknown))
-    paths: list[str] = []
-    labels: list[int] = []
-    for name in found:
-        inside = os.scandir(folder / middle / name)
-        images = sorted(e.name for e in inside if e.name.lower().endswith(IMAGE_SUFFIXES) and e.name[0] != ".")
-        paths += [posixpath.join(domain, middle, name, image) for image in images]
-        labels += [classes.index(name)] * len(images)
+    paths, labels = read_classes(root, posixpath.join(domain, middle) if middle else domain, found, classes)
     if not paths:
         raise ValueError(f"{folder / middle} has class folders, but no image lies in them")
-    return ImageList(domain, root, paths, np.asarray(labels, dtype=np.int64), classes)
+    return ImageList(domain, root, paths, labels, classes)
 
 
 def _list_files(known: DataSet, root: Path, domain: str) -> list[Path]:
@@ -156,7 +150,7 @@ def _almost(known: DataSet, root: Path, domain: str, missing: str) -> str:
     if root.is_file():
         return f"It is a file, not a folder: give the folder it was extracted to by --root.{_extract(root)}"
     if not root.is_dir():
-        near = _nearest(root.name, [p.name for p in root.parent.iterdir()]) if root.parent.is_dir() else ""
+        near = nearest(root.name, [p.name for p in root.parent.iterdir()], ON_DISK) if root.parent.is_dir() else ""
         return f"There is no such folder{near}: check --root."
     if root.name in known.domains and (root.parent / domain).is_dir():
         return f"--root is one level too deep: use --root {root.parent}."
@@ -198,14 +192,9 @@ def _extract(archive: Path) -> str:
 def _about_classes(known: DataSet, folder: Path, unknown: list[str]) -> str:
     if not unknown:
         return f"{known.name}: {folder} has no class folders. {expected(known)}"
-    hints = [f"{name}{_nearest(name, list(known.classes))}" for name in unknown]
+    hints = [f"{name}{nearest(name, known.classes, ON_DISK)}" for name in unknown]
     return f"{known.name}: {folder} has folders that are none of its {known.num_classes} classes: {and_more(hints)}"
 
 
 def _plain(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
-
-
-def _nearest(word: str, words: list[str]) -> str:
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
-    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,4 +1,4 @@
-"""Lists of images: read from list files (`path label` lines) and from folders of class folders."""
+"""Lists of images, and the list files (`path label` lines) that they are read from."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import os
 import posixpath
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastget.common.text import and_more
+from fastget.data.formats import IMAGE_SUFFIXES
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 UNLABELLED = -1
 MAX_CLASSES = 100_000  # a label beyond this is a mistake, not a class
 
@@ -60,6 +59,12 @@ class ImageList:
     def counts(self) -> NDArray[np.int64]:
         """(C,) labelled images of each class."""
         return np.bincount(self.labels[self.labels != UNLABELLED], minlength=len(self.classes))
+
+
+def together(lists: Sequence[ImageList]) -> ImageList:
+    """The images of several lists as one, without labels: what a packed cache is made of."""
+    paths = [path for images in lists for path in images.paths]
+    return ImageList(lists[0].name, lists[0].root, paths, np.full(len(paths), UNLABELLED), ())
 
 
 # --- list files ----------------------------------------------------------------------------------
@@ -169,17 +174,22 @@ def _out_of_range(file: Path, number: int, label: int, num_classes: int) -> str:
     )
 
 
-def domains_from_lists(source: str | Path, target: str | Path, root: str | Path) -> tuple[ImageList, ImageList]:
-    """Source and target from two list files. Class names are the folders of the source's images where they tell."""
-    source_paths, source_labels = read_list(source, root)
-    target_paths, target_labels = read_list(target, root, unlabelled=True)
-    num_classes = int(source_labels.max()) + 1
-    refuse_new_classes(Path(target), target_labels, num_classes)
-    classes = class_names(source_paths, source_labels, num_classes)
-    return (
-        ImageList(Path(source).stem, Path(root), source_paths, source_labels, classes),
-        ImageList(Path(target).stem, Path(root), target_paths, target_labels, classes),
-    )
+def domains_from_lists(root: Path, *files: str | Path, led: bool = True) -> list[ImageList]:
+    """The lists of some list files. Class names are the folders of the images where they tell.
+
+    The first leads, as a run's source: it has labels, and a class that it lacks is an error. Not `led`: each has
+    classes of its own, or no labels.
+    """
+    lists: list[ImageList] = []
+    for file in map(Path, files):
+        paths, labels = read_list(file, root, unlabelled=bool(lists) or not led)
+        if led and lists:
+            classes = lists[0].classes
+            refuse_new_classes(file, labels, len(classes))
+        else:
+            classes = class_names(paths, labels, int(labels.max()) + 1)
+        lists.append(ImageList(file.stem, root, paths, labels, classes))
+    return lists
 
 
 def refuse_new_classes(file: Path, labels: NDArray[np.int64], num_classes: int) -> None:
@@ -204,54 +214,3 @@ def class_names(paths: Sequence[str], labels: NDArray[np.int64], num_classes: in
     if len(set(told)) != len(told):
         return tuple(str(c) for c in range(num_classes))
     return tuple(name or str(c) for c, name in enumerate(names))
-
-
-# --- folders -------------------------------------------------------------------------------------
-
-
-def domains_from_folders(root: str | Path, source: str, target: str) -> tuple[ImageList, ImageList]:
-    """Source and target from ROOT/DOMAIN/CLASS/image. The classes are the source's class folders, sorted.
-    A target folder that holds images and no class folders is an unlabelled target."""
-    root = Path(root)
-    classes = class_folders(root, source)
-    if not classes:
-        raise ValueError(f"{root / source} holds no class folders: expected {root / source}/CLASS/image.jpg")
-    return read_folder(root, source, classes), read_folder(root, target, classes)
-
-
-def class_folders(root: Path, domain: str) -> list[str]:
-    """The names of the folders in a domain's folder, sorted."""
-    folder = root / domain
-    if not folder.is_dir():
-        there = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else None
-        found = (
-            f"{root} holds {and_more(there)}"
-            if there
-            else f"{root} " + ("is empty" if root.is_dir() else "does not exist")
-        )
-        raise ValueError(f"no domain folder {folder}: {found}; a domain's images lie in ROOT/DOMAIN/CLASS/")
-    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def read_folder(root: Path, domain: str, classes: Sequence[str]) -> ImageList:
-    """The images of ROOT/DOMAIN/CLASS/, or of ROOT/DOMAIN/ without labels if it has no folders."""
-    found = class_folders(root, domain)
-    unknown = [name for name in found if name not in classes]
-    if unknown:
-        raise ValueError(
-            f"{root / domain} has class folders that the source lacks: {and_more(unknown)}. "
-            "The target's classes must be among the source's"
-        )
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, name in [(classes.index(name), name) for name in found] or [(UNLABELLED, "")]:
-        images = sorted(_images(root / domain / name))
-        paths += [posixpath.join(domain, name, image) for image in images]
-        labels += [label] * len(images)
-    if not paths:
-        raise ValueError(f"{root / domain} holds no image (looked for {', '.join(IMAGE_SUFFIXES)} in class folders)")
-    return ImageList(domain, root, paths, np.asarray(labels, dtype=np.int64), tuple(classes))
-
-
-def _images(folder: Path) -> Iterable[str]:
-    return (p.name for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith("."))

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fastget.common.files import path_keys
 from fastget.data.lists import UNLABELLED, ImageList
 
 Setting = Literal["uda", "pda", "ssda"]
@@ -25,12 +26,12 @@ Setting = Literal["uda", "pda", "ssda"]
 
 @dataclass(frozen=True)
 class Split:
-    """The lists of a run, and how they came about."""
+    """The lists of a run, and the protocol that made them."""
 
     source: ImageList
     target: ImageList  # what the method adapts to, and what is evaluated; SSDA: the unlabelled part
     labelled_target: ImageList | None  # SSDA's shots
-    record: dict[str, Any] = field(default_factory=dict)  # for the run folder
+    protocol: dict[str, Any] = field(default_factory=dict)  # how they came about: split.json of the run
 
 
 def apply(
@@ -45,22 +46,22 @@ def apply(
     keep: float = 0.3,
     seed: int = 0,
 ) -> Split:
-    """The lists that a setting makes of a data set's two domains, with a record that rebuilds them."""
-    record: dict[str, Any] = {"setting": setting}
+    """The lists that a setting makes of a data set's two domains, with a protocol that rebuilds them."""
+    protocol: dict[str, Any] = {"setting": setting}
     labelled = None
     if setting == "pda":
         count = classes or max(1, len(source.classes) // 2)
         target = pda(target, count)
-        record["pda_classes"] = list(target.classes[:count])
+        protocol["pda_classes"] = list(target.classes[:count])
     elif setting == "ssda":
         labelled, target = published or ssda(target, shots, seed)
-        record |= {"shots": shots, "split": "published lists" if published else f"drawn with seed {seed}"}
+        protocol |= {"shots": shots, "split": "published lists" if published else f"drawn with seed {seed}"}
     if imbalanced:
         target = imbalance(target, keep, seed)
-        record |= {"imbalanced_keep": keep, "split_seed": seed}
+        protocol |= {"imbalanced_keep": keep, "split_seed": seed}
     lists = {"source": source, "target": target} | ({"labelled_target": labelled} if labelled else {})
-    record["lists"] = {role: describe(images) for role, images in lists.items()}
-    return Split(source, target, labelled, record)
+    protocol["lists"] = {role: describe(images) for role, images in lists.items()}
+    return Split(source, target, labelled, protocol)
 
 
 def pda(target: ImageList, count: int) -> ImageList:
@@ -100,7 +101,7 @@ def imbalance(target: ImageList, keep: float, seed: int) -> ImageList:
 
 
 def describe(images: ImageList) -> dict[str, Any]:
-    """A list in the run's record: its name, size, and a digest that tells whether a rebuilt list is the same."""
+    """A list in the run's protocol: its name, size, and a digest that tells whether a rebuilt list is the same."""
     digest = hashlib.sha256()
     for path, label in zip(images.paths, images.labels.tolist(), strict=True):
         digest.update(f"{path} {label}\n".encode("utf-8", "surrogateescape"))
@@ -118,18 +119,12 @@ def write_list(images: ImageList, file: str | Path) -> None:
 
 def _rank_in_class(images: ImageList, purpose: str) -> NDArray[np.int64]:
     """(N,) each image's place, from 0, among its class, by a hash of its path."""
-    keys = np.fromiter((_key(purpose, path) for path in images.paths), dtype=np.uint64, count=len(images))
-    order = np.lexsort((keys, images.labels))
+    order = np.lexsort((path_keys(images.paths, f"{purpose}:"), images.labels))
     labels = images.labels[order]
     starts = np.searchsorted(labels, labels)  # where each one's class begins
     rank = np.empty(len(images), dtype=np.int64)
     rank[order] = np.arange(len(images)) - starts
     return rank
-
-
-def _key(purpose: str, path: str) -> int:
-    text = f"{purpose}:{path}".encode("utf-8", "surrogateescape")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def _need_labels(target: ImageList, setting: str) -> None:

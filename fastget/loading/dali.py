@@ -18,43 +18,44 @@ import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from fastget.loading.dali_feed import Feed, blame
-from fastget.loading.host import MEAN, STD, Made, levels, normalise
+from fastget.loading.bad_files import BadFiles
+from fastget.loading.dali_source import ExternalSource, note_bad_files
 from fastget.loading.sampling import TrainSampler
-from fastget.loading.streams import BadFiles, Stream
+from fastget.loading.stream import Stream
+from fastget.loading.threaded import MEAN, STD, DrawnBatch, normalise, read_batch
 
 UNEXPLAINED = 3  # failures in a row that no file explains, before DALI's own error is raised
 
 
-def dali_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: int, start: int) -> Iterator[Made]:
+def dali_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: int, start: int) -> Iterator[DrawnBatch]:
     """Normalised batches on the device, from step `start` on."""
     gpu = device.type == "cuda"
     unexplained = 0
     while True:
-        feed = Feed(stream, bad, start, workers)
+        source = ExternalSource(stream, bad, start, workers)
         try:
-            pipeline = define(stream, feed, gpu=gpu, device_id=(device.index or 0) if gpu else None, workers=workers)
+            pipeline = define(stream, source, gpu=gpu, device_id=(device.index or 0) if gpu else None, workers=workers)
             pipeline.build()
             while True:
                 outputs = pipeline.run(torch.cuda.current_stream(device).cuda_stream) if gpu else pipeline.run()
                 views = [from_dlpack(out.as_tensor()).permute(0, 3, 1, 2) for out in outputs]
-                step, draw = feed.given.pop(0)
+                step, draw = source.given.pop(0)
                 start, unexplained = step + 1, 0
                 yield draw, views[0], views[1] if len(views) > 1 else None
         except StopIteration:
             return
         except RuntimeError as error:
-            unexplained = 0 if blame(stream, bad, feed) else unexplained + 1
-            if unexplained > UNEXPLAINED or not feed.given:
+            unexplained = 0 if note_bad_files(stream, bad, source) else unexplained + 1
+            if unexplained > UNEXPLAINED or not source.given:
                 raise RuntimeError(
                     f"DALI failed at step {start} of {stream.images.name}, and every file of it can be read otherwise: "
                     f"{error}. Use data.loader=torchvision"
                 ) from error
         finally:
-            feed.close()
-        step = feed.given[0][0]
+            source.close()
+        step = source.given[0][0]
         with ThreadPoolExecutor(workers) as pool:
-            draw, first, second = levels(stream, bad, step, pool, workers)
+            draw, first, second = read_batch(stream, bad, step, pool, workers)
         start = step + 1
         yield draw, normalise(first.to(device)), normalise(second.to(device)) if second is not None else None
 
@@ -62,7 +63,7 @@ def dali_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: i
 # --- the description -----------------------------------------------------------------------------
 
 
-def define(stream: Stream, feed: Feed, *, gpu: bool, device_id: int | None, workers: int) -> Any:
+def define(stream: Stream, source: ExternalSource, *, gpu: bool, device_id: int | None, workers: int) -> Any:
     """The pipeline of a stream, not yet built."""
     try:
         from nvidia.dali import Pipeline, fn, types
@@ -81,7 +82,7 @@ def define(stream: Stream, feed: Feed, *, gpu: bool, device_id: int | None, work
     )
     with pipeline:
         given, *crops = fn.external_source(
-            source=feed,
+            source=source,
             num_outputs=1 + 3 * views,
             batch=True,
             dtype=[types.UINT8, *([types.FLOAT, types.FLOAT, types.INT32] * views)],

@@ -1,9 +1,9 @@
 """Batches of images: a pure function of (seed, stream, step), whoever decodes them.
 
-A stream says what a step's batch is (a list, a sampler, a transform); a backend makes it: `torchvision` (PIL decoding
+A stream says what a step's batch is (a list, a sampler, a transform); a decoder makes it: `torchvision` (PIL decoding
 in threads), `dali` (on the GPU, or the CPU), `synthetic` (random images, for benchmarks). Where a packed cache is at
-hand, its records take the place of the files: raw ones are cut on the host by either backend, JPEGs are decoded by
-torchvision on a CPU and by DALI on a GPU. Images come out float32, normalised, channels last in memory, on the device.
+hand, its records take the place of the files: raw ones are cut by the processor, JPEGs are decoded by libjpeg-turbo on
+a CPU and by DALI on a GPU. Images come out float32, normalised, channels last in memory, on the device.
 
 Shapes: b images in a rank's batch, H = W = crop.
 """
@@ -17,17 +17,18 @@ from typing import Literal
 import torch
 
 from fastget.data.decode import BadImage, read_image
+from fastget.loading.bad_files import BadFile, BadFiles, TooManyBadImages
 from fastget.loading.dali import dali_batches
-from fastget.loading.host import MEAN, STD, Made, host_batches, normalise
-from fastget.loading.streams import BadFile, BadFiles, Batch, Stream, TooManyBadImages
+from fastget.loading.stream import Batch, Stream
+from fastget.loading.threaded import MEAN, STD, DrawnBatch, normalise, threaded_batches
 
 __all__ = [
     "MEAN",
     "STD",
-    "Backend",
     "BadFile",
     "BadImage",
     "Batch",
+    "Decoder",
     "Loader",
     "Stream",
     "TooManyBadImages",
@@ -35,13 +36,13 @@ __all__ = [
     "normalise",
     "read_image",
 ]
-Backend = Literal["auto", "dali", "torchvision", "synthetic"]
+Decoder = Literal["auto", "dali", "torchvision", "synthetic"]
 
 
-def choose_loader(backend: Backend, device: torch.device) -> Literal["dali", "torchvision", "synthetic"]:
+def choose_loader(decoder: Decoder, device: torch.device) -> Literal["dali", "torchvision", "synthetic"]:
     """`auto`: DALI on a GPU, where it is installed; torchvision on a CPU, where DALI is no faster."""
-    if backend != "auto":
-        return backend
+    if decoder != "auto":
+        return decoder
     if device.type != "cuda":
         return "torchvision"
     try:
@@ -54,14 +55,14 @@ def choose_loader(backend: Backend, device: torch.device) -> Literal["dali", "to
 class Loader:
     """Batches of a stream, from any step on, prepared ahead of their use."""
 
-    def __init__(self, stream: Stream, device: torch.device, backend: Backend = "auto", workers: int = 0) -> None:
+    def __init__(self, stream: Stream, device: torch.device, decoder: Decoder = "auto", workers: int = 0) -> None:
         if stream.packed and stream.packed.resize != stream.resize:
             raise ValueError(
                 f"the packed cache {stream.packed.cache.folder} holds images of {stream.packed.resize} pixels, "
                 f"and the stream wants {stream.resize}: pack again with --resize {stream.resize}"
             )
         self.stream, self.device = stream, device
-        self.backend = choose_loader(backend, device)
+        self.decoder = choose_loader(decoder, device)
         self.workers = workers or os.cpu_count() or 1
         self.bad = BadFiles(stream.images, stream.bad_threshold)
         self._labels = torch.from_numpy(stream.images.labels).to(device)
@@ -78,16 +79,16 @@ class Loader:
             place = torch.from_numpy(draw.index).to(self.device, non_blocking=True)
             yield Batch(images, self._labels[place], draw.index, place, second, self.bad.news())
 
-    def _make(self, start: int) -> Iterator[Made]:
+    def _make(self, start: int) -> Iterator[DrawnBatch]:
         packed = self.stream.packed
-        if self.backend == "synthetic":
+        if self.decoder == "synthetic":
             return _synthetic(self.stream, self.device, start)
         on_host = packed is not None and (packed.format == "raw" or self.device.type == "cpu")
-        make = host_batches if self.backend == "torchvision" or on_host else dali_batches
+        make = threaded_batches if self.decoder == "torchvision" or on_host else dali_batches
         return make(self.stream, self.bad, self.device, self.workers, start)
 
 
-def _synthetic(stream: Stream, device: torch.device, start: int) -> Iterator[Made]:
+def _synthetic(stream: Stream, device: torch.device, start: int) -> Iterator[DrawnBatch]:
     """The stream's labels over random images that cost nothing to make: what the network alone can do."""
     generator = torch.Generator(device).manual_seed(0)
     batch, side = stream.sampler.batch_size, stream.crop

@@ -5,7 +5,6 @@ Shapes: B images, D feature width, C classes.
 
 from __future__ import annotations
 
-import difflib
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
-from fastget.common.text import and_more
+from fastget.common.text import and_more, close_matches
 from fastget.config import NetworkConfig
 
 
@@ -61,7 +60,7 @@ def _torchvision_backbone(name: str, imagenet: bool) -> tuple[nn.Module, int]:
     """A torchvision classifier without its last linear layer, and the width of what goes into that layer."""
     names = torchvision.models.list_models(module=torchvision.models)
     if name not in names:
-        close = difflib.get_close_matches(name, [*names, "small"], n=3, cutoff=0.4)
+        close = close_matches(name, [*names, "small"], most=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "see torchvision.models.list_models()"
         raise ValueError(f"unknown network.name {name!r}: {hint}")
     options = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}

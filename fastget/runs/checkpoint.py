@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import re
 import zipfile
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from fastget.common.files import write_atomically
 from fastget.runs.old import FORMAT, upgrade
 
 FINAL = "final.pt"
@@ -20,25 +20,6 @@ FINAL = "final.pt"
 
 class BadCheckpoint(ValueError):
     """A checkpoint that cannot be used; the text says why."""
-
-
-def write_atomically(file: Path, content: bytes) -> None:
-    """A temporary file beside it, fsync, rename: the name holds the old content or the new, never a part."""
-    making = file.with_name(f".{file.name}.part")
-    try:
-        with making.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(making, file)
-    except OSError:
-        making.unlink(missing_ok=True)
-        raise
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def save_checkpoint(file: Path, state: dict[str, Any]) -> None:
@@ -88,7 +69,7 @@ class CheckpointFolder:
     def save(self, step: int, state: dict[str, Any]) -> Path:
         file = self.folder / f"step_{step:08d}.pt"
         save_checkpoint(file, state)
-        for old in self.steps()[self.keep :]:
+        for old in (*self.steps()[self.keep :], *self.folder.glob(".*.part*")):  # and what a killed run left half-made
             old.unlink(missing_ok=True)
         return file
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from fastget.common.files import write_atomically
 from fastget.config import Config, make_config
 from fastget.data.lists import ImageList
 from fastget.evaluation.score import Evaluation
-from fastget.runs.checkpoint import CheckpointFolder, write_atomically
+from fastget.runs.checkpoint import CheckpointFolder
 from fastget.runs.environment import environment
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, read_summary
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from fastget.selftest.table import main
+from fastget.commands.main import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["selftest", *sys.argv[1:]]))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fastget.data.lists import ImageList
-from fastget.loading.loader import STD, Backend, Loader, Stream
+from fastget.loading.loader import STD, Decoder, Loader, Stream
 from fastget.loading.sampling import EvalSampler, TrainSampler
 from fastget.selftest import table as selftest
 
@@ -67,8 +67,8 @@ def _photographs(folder: Path, encoding: str) -> ImageList:
 def _apart(images: ImageList, device: torch.device) -> Tensor:
     """How many levels DALI's and torchvision's pixels lie apart: a sample of them, flat."""
     stream = Stream(images, EvalSampler(12, 12, margin=RESIZE - CROP), RESIZE, CROP)
-    backends: tuple[Backend, Backend] = ("dali", "torchvision")
-    dali, oracle = (next(Loader(stream, device, backend).batches()).images.cpu() for backend in backends)
+    decoders: tuple[Decoder, Decoder] = ("dali", "torchvision")
+    dali, oracle = (next(Loader(stream, device, decoder).batches()).images.cpu() for decoder in decoders)
     std = torch.tensor(STD).view(1, 3, 1, 1) * 255
     return ((dali - oracle) * std).abs().flatten()[::7]
 
@@ -76,10 +76,10 @@ def _apart(images: ImageList, device: torch.device) -> Tensor:
 def _speed(images: ImageList, device: torch.device) -> Row:
     """Images per second of DALI from files beside synthetic ones. There is no bound: it is for the reader."""
     figures = []
-    backends: tuple[Backend, ...] = ("dali", "torchvision", "synthetic")
-    for backend in backends:
+    decoders: tuple[Decoder, ...] = ("dali", "torchvision", "synthetic")
+    for decoder in decoders:
         sampler = TrainSampler(len(images), BATCH, seed=0, stream="selftest", margin=RESIZE - CROP, flip=True)
-        batches = Loader(Stream(images, sampler, RESIZE, CROP), device, backend).batches()
+        batches = Loader(Stream(images, sampler, RESIZE, CROP), device, decoder).batches()
         next(batches)
         _wait(device)
         start, steps = time.perf_counter(), 0
@@ -87,7 +87,7 @@ def _speed(images: ImageList, device: torch.device) -> Row:
             next(batches)
             steps += 1
         _wait(device)
-        figures.append(f"{backend} {steps * BATCH / (time.perf_counter() - start):,.0f}")
+        figures.append(f"{decoder} {steps * BATCH / (time.perf_counter() - start):,.0f}")
     return f"speed on {device.type}", True, f"images per second from 400 x 340 JPEGs: {', '.join(figures)}"
 
 

@@ -7,7 +7,6 @@ a failed row with its message, and the others go on.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
@@ -186,23 +185,3 @@ def selftest(
         count = {status: sum(row.status == status for row in rows) for status in STYLES}
         console.print(", ".join(f"[{STYLES[status]}]{n} {status}[/]" for status, n in count.items() if n))
     return 1 if failed or not rows else 0
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `fastget selftest`."""
-    parser.add_argument("--device", default="auto", help="auto (the GPU if there is one), cpu, cuda or cuda:n")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-
-
-def run(args: argparse.Namespace) -> int:
-    """`fastget selftest`. Returns the exit code."""
-    return selftest(device=args.device, as_json=args.json)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fastget selftest", description=(__doc__ or "").split("\n")[0])
-    add_arguments(parser)
-    try:
-        return run(parser.parse_args(argv))
-    except ValueError as error:
-        parser.error(str(error))

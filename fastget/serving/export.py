@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastget.common.files import made_whole
 from fastget.loading.loader import MEAN, STD, normalise
 from fastget.networks.network import Network
-from fastget.runs.checkpoint import write_atomically
 from fastget.serving.predictor import Predictor
 
 Format = Literal["torch", "onnx"]
@@ -63,20 +62,17 @@ def export(predictor: Predictor, out: str | Path, format: Format | None = None) 
     format = choose_format(out, format)
     if predictor.device.type != "cpu":
         raise ValueError(f"expected a predictor on the CPU, got one on {predictor.device}: load it with device='cpu'")
-    making = out.with_name(f".{out.stem}.part{SUFFIXES[format]}")
     try:
-        write_atomically(making, _to_torch(predictor) if format == "torch" else _to_onnx(predictor))
-        difference, largest = compare(predictor, load_exported(making))
-        if not difference <= TOLERANCE * max(1, largest):
-            raise ExportFailed(
-                f"the exported network's logits differ from the checkpoint's by {difference:.3g} (logits up to "
-                f"{largest:.3g}): {out} is not written. Try another --format, or another version of torch"
-            )
-        os.replace(making, out)
+        with made_whole(out) as making:
+            making.write_bytes(_to_torch(predictor) if format == "torch" else _to_onnx(predictor))
+            difference, largest = compare(predictor, load_exported(making))
+            if not difference <= TOLERANCE * max(1, largest):
+                raise ExportFailed(
+                    f"the exported network's logits differ from the checkpoint's by {difference:.3g} (logits up to "
+                    f"{largest:.3g}): {out} is not written. Try another --format, or another version of torch"
+                )
     except OSError as error:
         raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
-    finally:
-        making.unlink(missing_ok=True)
     return difference
 
 

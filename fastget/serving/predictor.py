@@ -27,14 +27,14 @@ from fastget.loading.loader import BadImage, normalise, read_image
 from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import Network, build_network
 from fastget.runs.checkpoint import FINAL, BadCheckpoint, CheckpointFolder, load_checkpoint
+from fastget.serving import BATCH
 
-BATCH = 256
 # what decoders raise for damaged files, beside what read_image turns into BadImage
 DECODER_ERRORS = (EOFError, KeyError, IndexError, TypeError, OverflowError, MemoryError, struct.error, zlib.error)
 
 
 @dataclass(frozen=True)
-class Row:
+class Prediction:
     """What the network says of one file: the k most probable classes, best first, or why there are none."""
 
     path: str
@@ -76,7 +76,7 @@ class Predictor:
         *,
         top_k: int = 1,
         workers: int = 0,  # decoding threads; 0: one per core
-    ) -> Iterator[Row]:
+    ) -> Iterator[Prediction]:
         """A row a file, in their order, preprocessed as in evaluation. A file that cannot be read gets its error."""
         if not 1 <= top_k <= len(self.classes):
             raise ValueError(f"top-k must lie between 1 and the {len(self.classes)} classes, got {top_k}")
@@ -85,7 +85,7 @@ class Predictor:
         names = [os.fspath(file) for file in files]
         return self._rows([names[i : i + batch_size] for i in range(0, len(names), batch_size)], top_k, workers)
 
-    def _rows(self, batches: list[list[str]], top_k: int, workers: int) -> Iterator[Row]:
+    def _rows(self, batches: list[list[str]], top_k: int, workers: int) -> Iterator[Prediction]:
         with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
 
             def decode(batch: list[str]) -> list[Future[NDArray[np.uint8] | str]]:
@@ -109,7 +109,7 @@ class Predictor:
         edge = int(EvalSampler(1, 1, margin=self.resize - self.crop)(0).x[0])
         return image[edge : edge + self.crop, edge : edge + self.crop]
 
-    def _classify(self, files: list[str], decoded: list[NDArray[np.uint8] | str], top_k: int) -> Iterator[Row]:
+    def _classify(self, files: list[str], decoded: list[NDArray[np.uint8] | str], top_k: int) -> Iterator[Prediction]:
         images = [image for image in decoded if not isinstance(image, str)]
         tops: Iterator[tuple[list[float], list[int]]] = iter(())
         if images:
@@ -119,13 +119,13 @@ class Predictor:
             tops = zip(values[:, :top_k].tolist(), order[:, :top_k].tolist(), strict=True)
         for file, image in zip(files, decoded, strict=True):
             if isinstance(image, str):
-                yield Row(file, (), image)
+                yield Prediction(file, (), image)
                 continue
             best, classes = next(tops)
             if math.isnan(best[0]):
-                yield Row(file, (), "the network's output is not a number: are the checkpoint's weights finite?")
+                yield Prediction(file, (), "the network's output is not a number: are the checkpoint's weights finite?")
                 continue
-            yield Row(file, tuple((self.classes[c], share) for c, share in zip(classes, best, strict=True)))
+            yield Prediction(file, tuple((self.classes[c], share) for c, share in zip(classes, best, strict=True)))
 
 
 # --- from a checkpoint ---------------------------------------------------------------------------

@@ -37,10 +37,6 @@ class Batches(NamedTuple):
         return [batch for batch in self if batch is not None]
 
 
-class RunFailed(RuntimeError):
-    """A run that had to stop; the text says at which step, why, and what to try."""
-
-
 def refuse_other_settings(stored: dict[str, dict[str, Any]], config: Config) -> None:
     """ValueError if a run's stored configuration leads elsewhere than this one."""
     differing = changed(stored, config)

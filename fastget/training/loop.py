@@ -13,22 +13,15 @@ from typing import Any
 
 import torch
 
+from fastget.common.errors import Interrupted, RunFailed
 from fastget.evaluation.score import Evaluation
 from fastget.evaluation.selection import better
 from fastget.loading.loader import TooManyBadImages
 from fastget.runs.folder import RunFolder
 from fastget.runs.sinks.display import Display
 from fastget.runs.sinks.tensorboard import Board
-from fastget.training.engine import Batches, Engine, RunFailed
+from fastget.training.engine import Batches, Engine
 from fastget.training.profiling import Profile
-
-
-class Interrupted(Exception):
-    """The run was asked to stop, and did, with a checkpoint."""
-
-    def __init__(self, number: int, text: str) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name} {text}")
-        self.number, self.text = number, text
 
 
 class Loop:

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from fastget.common.device import choose_device
+from fastget.common.errors import Interrupted, RunFailed
+from fastget.common.progress import progress_bar
 from fastget.common.ranks import Ranks, joined
 from fastget.common.text import and_more
 from fastget.common.timing import UNTIMED
@@ -23,8 +24,8 @@ from fastget.runs.folder import RunFolder, choose_folder, write_json
 from fastget.runs.sinks.display import Display, results_table
 from fastget.runs.sinks.tensorboard import Board
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, Summary, over_seeds
-from fastget.training.engine import Engine, RunFailed, refuse_other_settings
-from fastget.training.loop import Interrupted, Loop
+from fastget.training.engine import Engine, refuse_other_settings
+from fastget.training.loop import Loop
 from fastget.training.profiling import Profile
 
 
@@ -77,10 +78,8 @@ def train(
 
 def _load_domains(config: Config, console: Console, quiet: bool) -> Domains:
     """The lists, after a quick look at every file, with a progress bar where that takes long; what was left out."""
-    bar = Progress(*Progress.get_default_columns(), console=console, transient=True, disable=quiet)
-    with bar:
-        task = bar.add_task("looking at the images", total=None)
-        domains = load_domains(config.data, advance=lambda count: bar.advance(task, count))
+    with progress_bar("looking at the images", None, console, hidden=quiet) as advance:
+        domains = load_domains(config.data, advance=advance)
     for note in domains.notes:
         console.print(note, highlight=False, markup=False)
     if domains.left_out:
@@ -117,7 +116,7 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int
         if state is not None:
             console.print(f"going on from step {engine.step} of {job.folder}", highlight=False, markup=False)
         if ranks.main:
-            run.start(config, job.device, job.domains.record, engine.step)
+            run.start(config, job.device, job.domains.protocol, engine.step)
         ranks.barrier()
         try:
             return _fit(Loop(engine, run, display, _board(job, engine), profile, (state or {}).get("best", {})), job)

@@ -13,8 +13,8 @@ from PIL import Image
 
 from fastget.commands import data as data_cli
 from fastget.data.datasets import DATA_SETS
-from fastget.data.packed.read import Cache, Recipe, cache_folder, find_packed
-from fastget.data.survey import survey
+from fastget.data.find import read_domains
+from fastget.data.packed.read import Cache, Encoding, cache_folder, find_packed
 from tests.pictures import write_damage, write_domains
 
 
@@ -96,13 +96,13 @@ def test_pack_and_verify(root: Path, capsys: pytest.CaptureFixture[str]) -> None
     out, err = capsys.readouterr()
     assert "72 images packed" in out
     assert "about 0.00 GB" in err
-    for images in survey("folder", str(root), None, None):
+    for images in read_domains("folder", str(root)):
         assert find_packed(images, "auto", 32)[0]
     assert fastget_data(*pack, "--verify", "--json") == 0
     assert said(capsys)["damaged"] == []
     assert fastget_data(*pack, "--json") == 0
     assert said(capsys)["kept"] == 72
-    folder = cache_folder(root, "auto", Recipe("raw", 32))
+    folder = cache_folder(root, "auto", Encoding("raw", 32))
     shard = folder / "shard-00000.tar"
     data = bytearray(shard.read_bytes())
     data[2000] ^= 1
@@ -119,7 +119,7 @@ def test_pack_with_bad_files(root: Path, tmp_path: Path, capsys: pytest.CaptureF
     pack = ("pack", "folder", "--root", root, "--resize", 32, "--cache", tmp_path / "elsewhere")
     assert fastget_data(*pack) == 1
     assert "000.png: is empty" in capsys.readouterr().err
-    folder = cache_folder(root, str(tmp_path / "elsewhere"), Recipe("jpeg", 32))
+    folder = cache_folder(root, str(tmp_path / "elsewhere"), Encoding("jpeg", 32))
     assert Cache.open(folder) is None
     assert fastget_data(*pack, "--bad-images", "skip") == 0
     assert "71 images packed" in capsys.readouterr().out

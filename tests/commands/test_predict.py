@@ -138,8 +138,12 @@ def test_folders(target: ImageList) -> None:
     for name in ("b/2.png", "b/1.JPG", "a/3.png", ".hidden/4.png", "b/.5.png", "b/notes.md", "6.jpeg"):
         (Path("f") / name).parent.mkdir(parents=True, exist_ok=True)
         (Path("f") / name).touch()
+    Path("f/c").mkdir()
+    for name in ("7.jfif", "8.pgm", "9.JP2"):  # as a class folder has them
+        Path("f/c", name).touch()
     Path("f/a/again").symlink_to(Path("f").absolute())  # a circle
-    assert find_images(["f"]) == ["f/6.jpeg", "f/a/3.png", "f/b/1.JPG", "f/b/2.png"]
+    others = ["f/c/7.jfif", "f/c/8.pgm", "f/c/9.JP2"]
+    assert find_images(["f"]) == ["f/6.jpeg", "f/a/3.png", "f/b/1.JPG", "f/b/2.png", *others]
     assert find_images(["f/b", "f/a/3.png", "gone.png"]) == ["f/b/1.JPG", "f/b/2.png", "f/a/3.png", "gone.png"]
 
 

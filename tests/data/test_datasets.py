@@ -136,9 +136,9 @@ def test_domainnet126(tmp_path: Path, beside: bool) -> None:
         assert found.labelled_target.paths == ["sketch/ant/1.jpg", "sketch/bee/1.jpg"]
         assert len(found.target) == 4
         assert len(found.source) == 6
-        assert found.record["split"] == "published lists"
+        assert found.protocol["split"] == "published lists"
     drawn = load_domains(config("domainnet126", tmp_path, source="real", target="sketch", setting="ssda", shots=2))
-    assert drawn.record["split"] == "drawn with seed 0"
+    assert drawn.protocol["split"] == "drawn with seed 0"
 
 
 def test_office_home_s_published_shots_call_a_domain_otherwise(tmp_path: Path) -> None:

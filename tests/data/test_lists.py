@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastget.data.lists import UNLABELLED, ImageList, domains_from_folders, domains_from_lists, read_list
-from tests.pictures import this_fastget, write_domains
+from fastget.data.lists import UNLABELLED, ImageList, domains_from_lists, read_list
+from tests.pictures import this_fastget
 
 ATDOC = """./dataset/OfficeHomeDataset_10072016/RealWorld/Alarm_Clock/00001.jpg 0
 ./dataset/OfficeHomeDataset_10072016/RealWorld/Backpack/00002.jpg 1
@@ -36,7 +36,7 @@ def test_atdoc_layout(tmp_path: Path) -> None:
 
 def test_ssda_layout_and_its_class_names(tmp_path: Path) -> None:
     file = write(tmp_path, SSDA_MME)
-    source, target = domains_from_lists(file, file, tmp_path)
+    source, target = domains_from_lists(tmp_path, file, file)
     assert source.labels.tolist() == [0, 115, 113]
     assert len(source.classes) == 116
     assert source.classes[115] == "The_Eiffel_Tower"
@@ -92,12 +92,12 @@ def test_a_path_given_twice_with_one_label_is_taken(tmp_path: Path) -> None:
 def test_a_class_that_the_source_lacks(tmp_path: Path) -> None:
     source, target = write(tmp_path, "a.jpg 0\nb.jpg 1\n"), write(tmp_path, "\nc.jpg 1\nd.jpg 2\n", "target.txt")
     with pytest.raises(ValueError, match=r"target\.txt, line 3: class 2 is out of range"):
-        domains_from_lists(source, target, tmp_path)
+        domains_from_lists(tmp_path, source, target)
 
 
 def test_an_unlabelled_target(tmp_path: Path) -> None:
     source, target = write(tmp_path, "a.jpg 0\n"), write(tmp_path, "c d.jpg\ne.jpg\n", "target.txt")
-    _, images = domains_from_lists(source, target, tmp_path)
+    _, images = domains_from_lists(tmp_path, source, target)
     assert images.paths == ["c d.jpg", "e.jpg"]
     assert images.labels.tolist() == [UNLABELLED, UNLABELLED]
     with pytest.raises(ValueError, match="some lines have a label"):
@@ -118,20 +118,18 @@ def test_a_list_that_is_not_there_or_not_text(tmp_path: Path) -> None:
         read_list(tmp_path / "binary.txt", tmp_path)
 
 
-def test_folders(tmp_path: Path) -> None:
-    source, target = domains_from_folders(write_domains(tmp_path), "photo", "sketch")
-    assert source.classes == ("ant", "bee", "cat")
-    assert source.counts().tolist() == [12, 12, 12]
-    assert target.paths[0] == "sketch/ant/000.png"
-    with pytest.raises(ValueError, match="no domain folder"):
-        domains_from_folders(tmp_path, "photo", "painting")
-    (tmp_path / "sketch" / "dog").mkdir()
-    with pytest.raises(ValueError, match="class folders that the source lacks: dog"):
-        domains_from_folders(tmp_path, "photo", "sketch")
+def test_lists_that_nobody_leads_have_classes_of_their_own(tmp_path: Path) -> None:
+    files = write(tmp_path, "ant/a.jpg 0\n"), write(tmp_path, "ant/b.jpg 0\nbee/c.jpg 1\n", "b.txt")
+    plain = write(tmp_path, "d.jpg\n", "plain.txt")
+    lists = domains_from_lists(tmp_path, plain, *files, led=False)
+    assert [images.classes for images in lists] == [(), ("ant",), ("ant", "bee")]
+    with pytest.raises(ValueError, match="label is missing"):
+        domains_from_lists(tmp_path, plain, *files)
 
 
 MEASURE = """
 import sys, time, resource
+from pathlib import Path
 import numpy as np, torch
 from fastget.data.lists import domains_from_lists
 from fastget.loading.sampling import TrainSampler
@@ -140,7 +138,7 @@ def resident():
 with open('/proc/self/clear_refs', 'w') as refs:
     refs.write('5')  # the peak counts from here
 before, start = resident(), time.process_time()
-source, target = domains_from_lists(sys.argv[1], sys.argv[1], '/data')
+source, target = domains_from_lists(Path('/data'), sys.argv[1], sys.argv[1])
 TrainSampler(len(source), 36, seed=0, stream='source', margin=32, flip=True)(0)
 peak = next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('VmHWM')) / 1e3
 print(len(source), peak - before, time.process_time() - start)

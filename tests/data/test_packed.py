@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,19 +15,21 @@ import numpy as np
 import pytest
 import torch
 
+from fastget.common.files import path_keys
 from fastget.config import DataConfig
 from fastget.data.decode import read_image
 from fastget.data.find import load_domains
-from fastget.data.lists import ImageList, domains_from_folders
+from fastget.data.folders import domains_from_folders
+from fastget.data.lists import ImageList
 from fastget.data.packed import write as pack_module
-from fastget.data.packed.read import Cache, Format, Packed, Recipe, cache_folder, find_packed
+from fastget.data.packed.read import Cache, Encoding, Format, Packed, cache_folder, find_packed
 from fastget.data.packed.write import estimate, pack, verify
 from fastget.loading.loader import Loader, Stream
 from fastget.loading.sampling import EvalSampler, TrainSampler
 from tests.pictures import image_list, this_fastget, write_damage, write_domains
 
 CPU = torch.device("cpu")
-RAW = Recipe("raw", 32)
+RAW = Encoding("raw", 32)
 SMALL = 20_000  # bytes of a shard, for a few images in each
 
 
@@ -55,8 +58,8 @@ def flip_bit(file: Path, offset: int) -> None:
 
 @pytest.mark.parametrize("format", ["raw", "jpeg"])
 def test_records_are_the_resized_images(images: ImageList, tmp_path: Path, format: Format) -> None:
-    recipe = Recipe(format, 32, 95)
-    made = pack(images, tmp_path / "cache", recipe, shard_bytes=SMALL)
+    encoding = Encoding(format, 32, 95)
+    made = pack(images, tmp_path / "cache", encoding, shard_bytes=SMALL)
     cache = opened(made.folder)
     assert len(cache.shards) > 1
     records, fresh = cache.find(images)
@@ -70,11 +73,26 @@ def test_records_are_the_resized_images(images: ImageList, tmp_path: Path, forma
     assert max(apart) == 0 if format == "raw" else max(apart) < 8
     assert made.bytes == sum((made.folder / name).stat().st_size for name in cache.shards)
     if format == "raw":
-        assert estimate(len(images), recipe) <= made.bytes <= estimate(len(images), recipe) + 2048 * len(cache.shards)
+        assert (
+            estimate(len(images), encoding) <= made.bytes <= estimate(len(images), encoding) + 2048 * len(cache.shards)
+        )
+
+
+def test_what_is_stored_keeps_its_names(images: ImageList, tmp_path: Path) -> None:
+    """A cache that an earlier version made is found by a later one."""
+    folder = pack(images, tmp_path / "cache", RAW, shard_bytes=SMALL).folder
+    with np.load(folder / "index.npz") as saved:
+        about, records = json.loads(bytes(saved["about"])), saved["records"]
+    assert about["version"] == 1
+    assert about["recipe"] == {"format": "raw", "resize": 32, "quality": 90}
+    assert about["shards"]["shard-00000.tar"] == (folder / "shard-00000.tar").stat().st_size
+    assert records.dtype.names == ("key", "shard", "offset", "size", "crc", "file_size", "mtime")
+    assert sorted(records["key"].tolist()) == sorted(path_keys(images.paths).tolist())
+    assert cache_folder(tmp_path, "auto", RAW) == tmp_path / ".fastget-packed" / "raw-32"
 
 
 def test_shards_are_plain_tar_files(images: ImageList, tmp_path: Path) -> None:
-    folder = pack(images, tmp_path / "cache", Recipe("jpeg", 32), shard_bytes=SMALL).folder
+    folder = pack(images, tmp_path / "cache", Encoding("jpeg", 32), shard_bytes=SMALL).folder
     names = []
     for shard in sorted(folder.glob("*.tar")):
         with tarfile.open(shard) as tar:
@@ -127,8 +145,8 @@ def test_a_subset_of_the_images_finds_its_records(images: ImageList, tmp_path: P
 
 @pytest.mark.parametrize("format", ["raw", "jpeg"])
 def test_a_flipped_bit_is_found_and_repaired(images: ImageList, tmp_path: Path, format: Format) -> None:
-    recipe = Recipe(format, 32)
-    folder = pack(images, tmp_path / "cache", recipe, shard_bytes=SMALL).folder
+    encoding = Encoding(format, 32)
+    folder = pack(images, tmp_path / "cache", encoding, shard_bytes=SMALL).folder
     cache = opened(folder)
     assert verify(cache) == []
     records, _ = cache.find(images)
@@ -145,7 +163,7 @@ def test_a_flipped_bit_is_found_and_repaired(images: ImageList, tmp_path: Path, 
         (batch,) = Loader(stream, CPU, "torchvision", 1).batches()
     (plain,) = Loader(Stream(images, stream.sampler, 32, 28), CPU, "torchvision", 1).batches()
     assert torch.equal(batch.images[5], plain.images[5])
-    made = pack(images, folder, recipe, shard_bytes=SMALL)
+    made = pack(images, folder, encoding, shard_bytes=SMALL)
     assert 0 < made.repaired < len(images)
     assert made.kept == len(images) - made.repaired
     assert verify(opened(folder)) == []
@@ -163,17 +181,17 @@ def test_a_shard_cut_short_is_no_cache(images: ImageList, tmp_path: Path) -> Non
 KILLED = """
 import os, sys, threading, time
 from pathlib import Path
-from fastget.data.lists import domains_from_folders
+from fastget.data.folders import domains_from_folders
 from fastget.data.packed.write import pack
-from fastget.data.packed.read import Recipe
-images = domains_from_folders(sys.argv[1], "photo", "sketch")[0]
+from fastget.data.packed.read import Encoding
+images = domains_from_folders(Path(sys.argv[1]), "photo", "sketch")[0]
 left = int(sys.argv[3])
 def advance(count):
     global left
     left -= count
     if left <= 0:
         os.kill(os.getpid(), 9)
-pack(images, Path(sys.argv[2]), Recipe("raw", 32), shard_bytes=20_000, advance=advance)
+pack(images, Path(sys.argv[2]), Encoding("raw", 32), shard_bytes=20_000, advance=advance)
 """
 
 
@@ -188,7 +206,7 @@ def test_a_killed_packing_is_absent_and_goes_on(images: ImageList, tmp_path: Pat
     made = pack(images, folder, RAW, shard_bytes=SMALL)
     assert made.kept == min(done * 5, 36)  # five images in a shard; what was finished is kept
     assert verify(opened(folder)) == []
-    assert list(folder.glob("*.part")) == []
+    assert list(folder.glob("*.part*")) == []
     packed = Packed(opened(folder), opened(folder).find(images)[0])
     assert all(holds(packed, images, i) for i in range(36))
 
@@ -317,11 +335,11 @@ def test_a_cache_elsewhere(images: ImageList, tmp_path: Path) -> None:
 
 
 def test_raw_goes_before_jpeg(images: ImageList) -> None:
-    for recipe in (Recipe("jpeg", 32), RAW):
-        pack(images, cache_folder(images.root, "auto", recipe), recipe)
+    for encoding in (Encoding("jpeg", 32), RAW):
+        pack(images, cache_folder(images.root, "auto", encoding), encoding)
         packed, _ = find_packed(images, "auto", 32)
         assert packed
-        assert packed.format == recipe.format
+        assert packed.format == encoding.format
 
 
 def test_a_shorter_list_drops_the_shards_that_it_no_longer_needs(images: ImageList, tmp_path: Path) -> None:

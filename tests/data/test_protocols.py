@@ -28,7 +28,7 @@ def test_uda_leaves_the_lists_alone() -> None:
     source, target = domain([5, 5], "source"), domain([3, 4])
     split = protocols.apply(source, target)
     assert (split.source, split.target, split.labelled_target) == (source, target, None)
-    assert split.record["lists"]["target"]["images"] == 7
+    assert split.protocol["lists"]["target"]["images"] == 7
 
 
 def test_pda_keeps_the_first_classes() -> None:
@@ -37,7 +37,7 @@ def test_pda_keeps_the_first_classes() -> None:
     assert set(kept.labels.tolist()) == set(range(25))
     assert len(kept) == 100
     assert kept.classes == target.classes  # the network still has all of them
-    assert protocols.apply(target, target, setting="pda").record["pda_classes"] == list(target.classes[:32])
+    assert protocols.apply(target, target, setting="pda").protocol["pda_classes"] == list(target.classes[:32])
     for count in (0, 66):
         with pytest.raises(ValueError, match=r"data\.pda_classes must be 1 to 65"):
             protocols.pda(target, count)
@@ -66,6 +66,18 @@ def test_a_split_depends_on_the_seed_and_not_on_the_order() -> None:
     # A file that is gone changes nothing but itself.
     gone = target.keep(np.array([path != labelled.paths[0] for path in target.paths]))
     assert paths(labelled) - paths(protocols.ssda(gone, 3, 0)[0]) == {labelled.paths[0]}
+
+
+def test_splits_never_change() -> None:
+    """Results of one version of fastget are compared with those of another: the same seed, the same files."""
+    labelled, _ = protocols.ssda(domain([9, 9, 9]), 2, seed=0)
+    drawn = ["0/0001", "0/0002", "1/0013", "1/0014", "2/0021", "2/0024"]
+    assert labelled.paths == [f"target/{name}.jpg" for name in drawn]
+    labelled, _ = protocols.ssda(domain([9, 9, 9]), 1, seed=7)
+    assert labelled.paths == [f"target/{name}.jpg" for name in ("0/0004", "1/0014", "2/0020")]
+    kept = protocols.imbalance(domain([9, 4]), 0.3, seed=5)
+    assert kept.paths[:3] == [f"target/0/{name}.jpg" for name in ("0000", "0003", "0007")]
+    assert len(kept) == 3 + 4
 
 
 def test_ssda_needs_more_images_than_shots() -> None:
@@ -99,7 +111,7 @@ def test_imbalance_goes_on_top_of_pda_and_ssda() -> None:
 def test_the_record_tells_a_split_from_another() -> None:
     source, target = domain([9, 9], "source"), domain([9, 9])
     records = [
-        protocols.apply(source, target, setting="ssda", shots=1, seed=seed).record["lists"]["target"]["sha256"]
+        protocols.apply(source, target, setting="ssda", shots=1, seed=seed).protocol["lists"]["target"]["sha256"]
         for seed in (0, 0, 1)
     ]
     assert records[0] == records[1] != records[2]
@@ -110,13 +122,13 @@ def test_published_lists_are_taken_as_they_are() -> None:
     given_lists = target.keep(np.arange(18) % 9 == 0), target.keep(np.arange(18) % 9 != 0)
     split = protocols.apply(source, target, setting="ssda", shots=1, published=given_lists)
     assert (split.labelled_target, split.target) == given_lists
-    assert split.record["split"] == "published lists"
+    assert split.protocol["split"] == "published lists"
 
 
 def test_a_written_list_is_read_again(tmp_path: Path) -> None:
     target = domain([4, 5])
     protocols.write_list(target, tmp_path / "a.txt")
-    source, again = domains_from_lists(tmp_path / "a.txt", tmp_path / "a.txt", target.root)
+    source, again = domains_from_lists(target.root, tmp_path / "a.txt", tmp_path / "a.txt")
     assert again.paths == target.paths
     assert np.array_equal(source.labels, target.labels)
 

@@ -15,19 +15,20 @@ from torchvision.transforms import v2
 from fastget.config import DataConfig
 from fastget.data.decode import read_image
 from fastget.data.find import load_domains
-from fastget.data.lists import ImageList, domains_from_folders
-from fastget.data.packed.read import Cache, Packed, Recipe
+from fastget.data.folders import domains_from_folders
+from fastget.data.lists import ImageList
+from fastget.data.packed.read import Cache, Encoding, Packed
 from fastget.data.packed.write import pack
 from fastget.loading import dali
+from fastget.loading.bad_files import BadFiles
 from fastget.loading.dali import dali_batches, define
-from fastget.loading.dali_feed import Feed
-from fastget.loading.loader import MEAN, STD, Backend, Loader, Stream, TooManyBadImages, choose_loader, normalise
+from fastget.loading.dali_source import ExternalSource
+from fastget.loading.loader import MEAN, STD, Decoder, Loader, Stream, TooManyBadImages, choose_loader, normalise
 from fastget.loading.sampling import EvalSampler, TrainSampler
-from fastget.loading.streams import BadFiles
 from tests.pictures import image_list, photograph, write_domains, write_encodings
 
 CPU = torch.device("cpu")
-BACKENDS: list[Backend] = ["torchvision", "dali"]
+DECODERS: list[Decoder] = ["torchvision", "dali"]
 RESIZE, CROP = 64, 56
 
 
@@ -59,7 +60,8 @@ def levels(images: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def domains(tmp_path_factory: pytest.TempPathFactory) -> tuple[ImageList, ImageList]:
-    return domains_from_folders(write_domains(tmp_path_factory.mktemp("domains")), "photo", "sketch")
+    source, target = domains_from_folders(write_domains(tmp_path_factory.mktemp("domains")), "photo", "sketch")
+    return source, target
 
 
 @pytest.fixture
@@ -87,14 +89,14 @@ def test_dali_and_torchvision_agree_to_a_level(tmp_path: Path, size: tuple[int, 
     images = image_list(tmp_path, write_encodings(tmp_path))
     sampler = EvalSampler(len(images), 32, margin=size[0] - size[1])
     one, other = (
-        next(Loader(Stream(images, sampler, *size), CPU, backend, 2).batches()).images for backend in BACKENDS
+        next(Loader(Stream(images, sampler, *size), CPU, decoder, 2).batches()).images for decoder in DECODERS
     )
     apart = (levels(one) - levels(other)).abs().amax(dim=(1, 2, 3))
     assert {name: float(d) for name, d in zip(images.paths, apart, strict=True) if d > 1.001} == {}
 
 
 def test_random_crops_agree_and_reach_the_edges(domains: tuple[ImageList, ImageList]) -> None:
-    one, other = (take(Loader(stream(domains[0], views=2), CPU, backend, 2), 6) for backend in BACKENDS)
+    one, other = (take(Loader(stream(domains[0], views=2), CPU, decoder, 2), 6) for decoder in DECODERS)
     for a, b in zip(one, other, strict=True):
         assert np.array_equal(a.index, b.index)
         assert torch.equal(a.labels, b.labels)
@@ -109,11 +111,11 @@ def test_normalise_is_torchvision_s(domains: tuple[ImageList, ImageList]) -> Non
     assert torch.allclose(normalise(image), oracle, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_channels_last_and_held_batches_stay_as_they_are(
-    domains: tuple[ImageList, ImageList], backend: Backend
+    domains: tuple[ImageList, ImageList], decoder: Decoder
 ) -> None:
-    batches = Loader(stream(domains[0]), CPU, backend, 2).batches()
+    batches = Loader(stream(domains[0]), CPU, decoder, 2).batches()
     held = [next(batches) for _ in range(6)]
     copies = [batch.images.clone() for batch in held]
     for _ in range(4):
@@ -127,24 +129,24 @@ def test_channels_last_and_held_batches_stay_as_they_are(
 # --- batches -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_seeking_and_ranks(domains: tuple[ImageList, ImageList], backend: Backend) -> None:
-    walked = take(Loader(stream(domains[0]), CPU, backend, 2), 7)
-    sought = take(Loader(stream(domains[0]), CPU, backend, 1), 2, start=5)
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_seeking_and_ranks(domains: tuple[ImageList, ImageList], decoder: Decoder) -> None:
+    walked = take(Loader(stream(domains[0]), CPU, decoder, 2), 7)
+    sought = take(Loader(stream(domains[0]), CPU, decoder, 1), 2, start=5)
     for a, b in zip(walked[5:], sought, strict=True):
         assert torch.equal(a.images, b.images)
         assert np.array_equal(a.index, b.index)
-    ranks = [take(Loader(stream(domains[0], rank=r, world=4), CPU, backend, 1), 1, start=5)[0] for r in range(4)]
+    ranks = [take(Loader(stream(domains[0], rank=r, world=4), CPU, decoder, 1), 1, start=5)[0] for r in range(4)]
     assert torch.equal(torch.cat([batch.images for batch in ranks]), walked[5].images)
     assert torch.equal(torch.cat([batch.labels for batch in ranks]), walked[5].labels)
 
 
-@pytest.mark.parametrize("backend", [*BACKENDS, "synthetic"])
+@pytest.mark.parametrize("decoder", [*DECODERS, "synthetic"])
 @pytest.mark.parametrize("world", [1, 3])
-def test_evaluation_sees_every_image_once(domains: tuple[ImageList, ImageList], backend: Backend, world: int) -> None:
+def test_evaluation_sees_every_image_once(domains: tuple[ImageList, ImageList], decoder: Decoder, world: int) -> None:
     seen: list[int] = []
     for rank in range(world):
-        for batch in Loader(stream(domains[1], 7, train=False, rank=rank, world=world), CPU, backend, 2).batches():
+        for batch in Loader(stream(domains[1], 7, train=False, rank=rank, world=world), CPU, decoder, 2).batches():
             seen += batch.index.tolist()
             assert len(batch.images) == len(batch.index) == len(batch.labels)
     assert seen == list(range(len(domains[1])))
@@ -175,14 +177,14 @@ def test_a_file_that_turns_bad_is_replaced_and_named(mortal: ImageList, how: str
     clean = take(Loader(stream(mortal), CPU, "torchvision", 2), 12)
     victim = int(clean[6].index[3])
     made = {}
-    for backend in BACKENDS:
-        loader = Loader(stream(mortal), CPU, backend, 2)
+    for decoder in DECODERS:
+        loader = Loader(stream(mortal), CPU, decoder, 2)
         batches = loader.batches()
         before = next(batches)
-        if backend == BACKENDS[0]:
+        if decoder == DECODERS[0]:
             spoil(mortal.file(victim), how)  # while the loader runs, some batches ahead of the one in use
-        made[backend] = [before, *(next(batches) for _ in range(11))]
-        (bad,) = [bad for batch in made[backend] for bad in batch.bad]
+        made[decoder] = [before, *(next(batches) for _ in range(11))]
+        (bad,) = [bad for batch in made[decoder] for bad in batch.bad]
         assert bad.path == mortal.file(victim)
         assert bad.reason
         assert len(loader.bad) == 1
@@ -208,31 +210,31 @@ def test_ranks_agree_on_stand_ins(mortal: ImageList) -> None:
     assert victim not in whole.index
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_evaluation_leaves_bad_files_out(mortal: ImageList, backend: Backend) -> None:
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_evaluation_leaves_bad_files_out(mortal: ImageList, decoder: Decoder) -> None:
     for index in (0, 1, 2, 20):  # a whole batch, and one in the middle
         spoil(mortal.file(index), "text" if index else "gone")
-    loader = Loader(stream(mortal, 3, train=False, bad_threshold=0.5), CPU, backend, 2)
+    loader = Loader(stream(mortal, 3, train=False, bad_threshold=0.5), CPU, decoder, 2)
     seen = [i for batch in loader.batches() for i in batch.index.tolist()]
     assert seen == [i for i in range(len(mortal)) if i not in (0, 1, 2, 20)]
     assert sorted(bad.path for bad in loader.bad.files) == sorted(mortal.file(i) for i in (0, 1, 2, 20))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_too_many_bad_files_end_it(mortal: ImageList, backend: Backend) -> None:
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_too_many_bad_files_end_it(mortal: ImageList, decoder: Decoder) -> None:
     for index in range(0, 36, 3):
         spoil(mortal.file(index), "gone")
     with pytest.raises(TooManyBadImages, match=r"of the 36 images of photo .*bad_threshold=0\.1") as error:
-        take(Loader(stream(mortal, bad_threshold=0.1), CPU, backend, 2), 10)
+        take(Loader(stream(mortal, bad_threshold=0.1), CPU, decoder, 2), 10)
     assert len(error.value.files) == 4  # a tenth of 36, and one more
-    assert take(Loader(stream(mortal, bad_threshold=0.4), CPU, backend, 2), 10)[-1].images.shape[0] == 8
+    assert take(Loader(stream(mortal, bad_threshold=0.4), CPU, decoder, 2), 10)[-1].images.shape[0] == 8
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_threshold_of_nothing(mortal: ImageList, backend: Backend) -> None:
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_threshold_of_nothing(mortal: ImageList, decoder: Decoder) -> None:
     spoil(mortal.file(0), "gone")
     with pytest.raises(TooManyBadImages):
-        take(Loader(stream(mortal, bad_threshold=0), CPU, backend, 2), 10)
+        take(Loader(stream(mortal, bad_threshold=0), CPU, decoder, 2), 10)
 
 
 def test_a_pipeline_that_fails_is_started_again(mortal: ImageList, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +252,7 @@ def test_a_pipeline_that_fails_is_started_again(mortal: ImageList, monkeypatch: 
         return define_one(*args, **kwargs)
 
     monkeypatch.setattr(dali, "define", counted)
-    one, other = (take(Loader(stream(mortal), CPU, backend, 2), 9) for backend in BACKENDS)
+    one, other = (take(Loader(stream(mortal), CPU, decoder, 2), 9) for decoder in DECODERS)
     assert len(started) == 2
     for a, b in zip(one, other, strict=True):
         assert np.array_equal(a.index, b.index)
@@ -326,11 +328,11 @@ def fields(message: bytes) -> list[tuple[int, Any]]:
 
 def operators(what: Stream, gpu: bool) -> list[Operator]:
     """The operators of a stream's pipeline, read from what DALI serialises it to. No GPU is needed for that."""
-    feed = Feed(what, BadFiles(what.images, 0.01), 0, 1)
+    source = ExternalSource(what, BadFiles(what.images, 0.01), 0, 1)
     try:
-        serialised = define(what, feed, gpu=gpu, device_id=None, workers=1).serialize()
+        serialised = define(what, source, gpu=gpu, device_id=None, workers=1).serialize()
     finally:
-        feed.close()
+        source.close()
     return [_operator(value) for number, value in fields(serialised) if number == 5]
 
 
@@ -373,8 +375,8 @@ def test_the_gpu_pipeline_is_the_cpu_one_on_another_device(domains: tuple[ImageL
 
 
 def test_the_packed_pipeline_decodes_on_the_gpu(domains: tuple[ImageList, ImageList], tmp_path: Path) -> None:
-    recipe = Recipe("jpeg", RESIZE)
-    cache = Cache.open(pack(domains[0], tmp_path / "cache", recipe).folder)
+    encoding = Encoding("jpeg", RESIZE)
+    cache = Cache.open(pack(domains[0], tmp_path / "cache", encoding).folder)
     assert cache
     what = stream(domains[0], packed=Packed(cache, cache.find(domains[0])[0]))
     assert [(op[0], op[1]) for op in operators(what, gpu=True)][:2] == [

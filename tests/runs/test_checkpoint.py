@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fastget.common.files import made_whole
 from fastget.runs.checkpoint import BadCheckpoint, CheckpointFolder, load_checkpoint, save_checkpoint
 
 
@@ -59,6 +60,15 @@ def test_the_latest_are_kept(tmp_path: Path) -> None:
     for step in (5, 10, 15):
         folder.save(step, {"step": step})
     assert [f.name for f in folder.steps()] == ["step_00000015.pt", "step_00000010.pt"]
+
+
+def test_what_a_killed_run_left_half_made_goes(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=2)
+    with made_whole(tmp_path / "step_00000005.pt") as making:
+        making.write_bytes(b"half")
+    (tmp_path / "step_00000005.pt").rename(making)  # as if it had been killed just before it was renamed
+    folder.save(10, {"step": 10})
+    assert [f.name for f in tmp_path.iterdir()] == ["step_00000010.pt"]
 
 
 def test_newest_intact(tmp_path: Path) -> None:

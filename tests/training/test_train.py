@@ -14,13 +14,14 @@ from torch import Tensor
 import fastget
 from fastget import reference
 from fastget.common.device import choose_device
+from fastget.common.errors import RunFailed
 from fastget.data.find import load_domains
 from fastget.loading.loader import STD
 from fastget.methods.get.module import GeT, Output
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.runs.summary import SeedSummary, over_seeds
 from fastget.selftest.engine import steps
-from fastget.training.engine import Engine, RunFailed
+from fastget.training.engine import Engine
 from fastget.training.train import train
 from tests.support import TINY, metrics, tiny
 

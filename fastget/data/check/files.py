@@ -12,7 +12,7 @@ import os
 import queue
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,12 +21,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fastget.data.check.known import FULL, QUICK, Known
-from fastget.data.decode import Problem, look
+from fastget.common.files import CHUNK, sizes_and_times
+from fastget.common.progress import Advance
+from fastget.data.check.remembered import FULL, QUICK, Remembered
+from fastget.data.decode import Problem, look_at_ends
 from fastget.data.lists import ImageList
-
-CHUNK = 256  # files that a thread takes at a time
-Advance = Callable[[int], object]  # told how many more files are done
 
 
 @dataclass(frozen=True)
@@ -50,23 +49,15 @@ def check(files: Sequence[str], *, full: bool, workers: int = 0, advance: Advanc
     """Looks at every file once, however often it is listed. The problems come in the files' order."""
     files = list(dict.fromkeys(files))
     workers = workers or os.cpu_count() or 1
-    known = Known.load()
+    memory = Remembered.load()
     level = FULL if full else QUICK
-    stats = np.zeros((len(files), 2), dtype=np.int64)  # size and mtime; -1 where there is no such file
+    stats = sizes_and_times(files, workers)
     found: dict[int, Problem] = {}
-
-    def stat(start: int) -> None:
-        for i, file in enumerate(files[start : start + CHUNK], start):
-            stats[i] = _size_and_time(file)
-
-    with ThreadPoolExecutor(workers) as pool:
-        for _ in pool.map(stat, range(0, len(files), CHUNK)):
-            continue  # waits, and raises what it raised
-    remembered = known.look_up(files, stats, level, found)
+    remembered = memory.look_up(files, stats, level, found)
     todo = np.flatnonzero(~remembered)
     if advance:
         advance(int(remembered.sum()))
-    for i, problem in _look(files, todo, workers):
+    for i, problem in _look_at(files, todo, workers):
         if problem:
             found[i] = problem
         if advance and (not full or (problem and problem.bad)):
@@ -78,8 +69,8 @@ def check(files: Sequence[str], *, full: bool, workers: int = 0, advance: Advanc
                 found[i] = problem
             if advance:
                 advance(1)
-    known.add(files, stats, todo[stats[todo, 0] > 0], level, found)
-    known.save()
+    memory.add(files, stats, todo[stats[todo, 0] > 0], level, found)
+    memory.save()
     return Report(len(files), int(remembered.sum()), [found[i] for i in sorted(found)])
 
 
@@ -89,19 +80,11 @@ def check_lists(lists: Sequence[ImageList], *, full: bool, workers: int = 0, adv
     return check(files, full=full, workers=workers, advance=advance)
 
 
-def _size_and_time(file: str) -> tuple[int, int]:
-    try:
-        info = os.stat(file)
-    except OSError:
-        return -1, -1
-    return info.st_size, info.st_mtime_ns
-
-
-def _look(files: Sequence[str], todo: NDArray[np.int64], workers: int) -> Iterator[tuple[int, Problem | None]]:
+def _look_at(files: Sequence[str], todo: NDArray[np.int64], workers: int) -> Iterator[tuple[int, Problem | None]]:
     """In threads: it is mostly waiting for the disk."""
 
     def some(part: NDArray[np.int64]) -> list[tuple[int, Problem | None]]:
-        return [(i, look(files[i])) for i in part.tolist()]
+        return [(i, look_at_ends(files[i])) for i in part.tolist()]
 
     parts = [todo[start : start + CHUNK] for start in range(0, len(todo), CHUNK)]
     with ThreadPoolExecutor(2 * workers) as pool:

@@ -22,8 +22,6 @@ import threading
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fastget.common.files import path_keys, sizes_and_times
 from fastget.data.jpeg import decode_jpeg
 from fastget.data.lists import ImageList
 
@@ -42,7 +41,7 @@ WORTH_PACKING = 5000  # images
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Encoding:
     """How an image becomes a record."""
 
     format: Format
@@ -64,7 +63,7 @@ class Recipe:
 
 RECORD = np.dtype(
     [
-        ("key", "u8"),  # hash of the path
+        ("key", "u8"),  # of the path
         ("shard", "u4"),
         ("offset", "u8"),
         ("size", "u4"),  # 0: the file was bad when it was packed
@@ -75,40 +74,12 @@ RECORD = np.dtype(
 )
 
 
-def cache_folder(root: Path, where: str, recipe: Recipe) -> Path:
+def cache_folder(root: Path, where: str, encoding: Encoding) -> Path:
     """Where the cache of a root lies: in the root itself (`auto`), or in the folder `where`."""
     if where == "auto":
-        return root / FOLDER / recipe.folder_name
+        return root / FOLDER / encoding.folder_name
     digest = hashlib.blake2b(os.fsencode(os.path.realpath(root)), digest_size=6).hexdigest()
-    return Path(where) / f"{digest}-{recipe.folder_name}"
-
-
-def path_keys(paths: Sequence[str]) -> NDArray[np.uint64]:
-    """(N,) the hash that a path is found by."""
-
-    def key(path: str) -> int:
-        return int.from_bytes(hashlib.blake2b(os.fsencode(path), digest_size=8).digest(), "little")
-
-    return np.fromiter(map(key, paths), dtype=np.uint64, count=len(paths))
-
-
-def file_stats(images: ImageList, workers: int = 0) -> NDArray[np.int64]:
-    """(N, 2) size and mtime of each file; -1 where there is none."""
-    out = np.full((len(images), 2), -1, dtype=np.int64)
-    files = images.files()
-
-    def stat(start: int) -> None:
-        for i in range(start, min(start + 1000, len(files))):
-            try:
-                info = os.stat(files[i])
-            except OSError:
-                continue
-            out[i] = info.st_size, info.st_mtime_ns
-
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        for _ in pool.map(stat, range(0, len(images), 1000)):
-            continue  # waits, and raises what it raised
-    return out
+    return Path(where) / f"{digest}-{encoding.folder_name}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +87,7 @@ class Cache:
     """A complete cache on disk."""
 
     folder: Path
-    recipe: Recipe
+    encoding: Encoding
     shards: tuple[str, ...]
     records: NDArray[np.void]  # sorted by key
 
@@ -134,14 +105,14 @@ class Cache:
         sizes: dict[str, int] = about["shards"]
         if any(not _has_size(folder / name, size) for name, size in sizes.items()):
             return None
-        return cls(folder, Recipe(**about["recipe"]), tuple(sizes), records)
+        return cls(folder, Encoding(**about["recipe"]), tuple(sizes), records)
 
     def find(self, images: ImageList) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """(N,) each image's record, -1 if it has none; (N,) whether its file is as it was when it was packed."""
         at = np.searchsorted(self.records["key"], keys := path_keys(images.paths))
         at = np.minimum(at, len(self.records) - 1)
         rows = self.records[at]
-        stats = file_stats(images)
+        stats = sizes_and_times(images.files())
         there = rows["key"] == keys
         fresh = there & (rows["file_size"] == stats[:, 0]) & (rows["mtime"] == stats[:, 1])
         return np.where(there & (rows["size"] > 0), at, -1), fresh
@@ -159,7 +130,7 @@ class Packed:
 
     def __init__(self, cache: Cache, records: NDArray[np.int64]) -> None:
         self.cache = cache
-        self.format, self.resize = cache.recipe.format, cache.recipe.resize
+        self.format, self.resize = cache.encoding.format, cache.encoding.resize
         self._records = records
         self._maps: dict[int, NDArray[np.uint8]] = {}
         self._lock = threading.Lock()
@@ -215,7 +186,7 @@ def find_packed(images: ImageList, where: str, resize: int) -> tuple[Packed | No
     # a small list gains little from one
     note = f"{images.name}: no packed cache (`fastget data pack` makes one)" if len(images) >= WORTH_PACKING else ""
     for format in formats:
-        folder = cache_folder(images.root, where, Recipe(format, resize))
+        folder = cache_folder(images.root, where, Encoding(format, resize))
         cache = Cache.open(folder)
         if cache is None or not len(cache.records):
             continue

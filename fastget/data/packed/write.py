@@ -1,7 +1,7 @@
 """Writing the packed cache: decoded once, resized, stored in large shards, a whole shard or none of it.
 
-A shard is written beside its place (`.part`), read back and compared with its checksums, flushed to disk and renamed;
-then its own index (`.npz`) is, which is what says that it is done. The index of the whole cache comes last. So a
+A shard is written beside its place, read back and compared with its checksums, flushed to disk and renamed; then its
+own index (`.npz`) is, which is what says that it is done. The index of the whole cache comes last. So a
 packing that is killed leaves no cache, or finished shards that the next one keeps; and a shard that has been damaged
 since is found by its checksums and written again.
 """
@@ -16,23 +16,24 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastget.common.files import made_whole, path_keys, sizes_and_times
+from fastget.common.progress import Advance
 from fastget.data.decode import BadImage, Problem, read_image
 from fastget.data.lists import ImageList
-from fastget.data.packed.read import RECORD, VERSION, Cache, Recipe, file_stats, path_keys
+from fastget.data.packed.read import RECORD, VERSION, Cache, Encoding
 
 BLOCK = 512  # tar's
 SHARD_BYTES = 256 << 20
 JPEG_BYTES = 22_000  # a 256 x 256 photograph at quality 90, about
-Advance = Callable[[int], object]  # told how many more images are done
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,17 @@ class Packing:
     bad: list[Problem] = field(default_factory=list)  # left out
 
 
-def estimate(count: int, recipe: Recipe) -> int:
+def estimate(count: int, encoding: Encoding) -> int:
     """Bytes that a cache of `count` images will take."""
-    pixels = recipe.resize**2
-    each = 3 * pixels if recipe.format == "raw" else JPEG_BYTES * pixels // 256**2
+    pixels = encoding.resize**2
+    each = 3 * pixels if encoding.format == "raw" else JPEG_BYTES * pixels // 256**2
     return count * (BLOCK + -(-each // BLOCK) * BLOCK)
 
 
 def pack(
     images: ImageList,  # of any domains, under one root
     folder: Path,
-    recipe: Recipe,
+    encoding: Encoding,
     *,
     workers: int = 0,
     shard_bytes: int = SHARD_BYTES,
@@ -66,10 +67,10 @@ def pack(
     """Make the cache, or bring it up to date. Raises ValueError if the disk is too small or cannot be written."""
     first = np.unique(path_keys(images.paths), return_index=True)[1]
     images = images.take(np.sort(first))  # every path once
-    each = max(1, shard_bytes // estimate(1, recipe))
+    each = max(1, shard_bytes // estimate(1, encoding))
     plan = [images.take(np.arange(i, min(i + each, len(images)))) for i in range(0, len(images), each)]
     with _locked(folder), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        packer = _Packer(folder, recipe, pool, advance or (lambda _: None))
+        packer = _Packer(folder, encoding, pool, advance or (lambda _: None))
         return packer.run(plan)
 
 
@@ -88,13 +89,13 @@ def verify(cache: Cache, advance: Advance | None = None) -> list[str]:
 class _Packer:
     """One packing under way."""
 
-    def __init__(self, folder: Path, recipe: Recipe, pool: ThreadPoolExecutor, advance: Advance) -> None:
-        self.folder, self.recipe, self.pool, self.advance = folder, recipe, pool, advance
+    def __init__(self, folder: Path, encoding: Encoding, pool: ThreadPoolExecutor, advance: Advance) -> None:
+        self.folder, self.encoding, self.pool, self.advance = folder, encoding, pool, advance
         self.bad: list[Problem] = []
 
     def run(self, plan: list[ImageList]) -> Packing:
-        for rest in self.folder.glob("*.part"):
-            rest.unlink()
+        for rest in self.folder.glob("*.part*"):
+            rest.unlink()  # of a packing that was killed
         done = [self._finished(number, images) for number, images in enumerate(plan)]
         self._refuse_small_disk(sum(len(images) for images, r in zip(plan, done, strict=True) if r is None))
         kept = repaired = 0
@@ -115,7 +116,7 @@ class _Packer:
         return self.folder / f"shard-{number:05d}.tar"
 
     def _refuse_small_disk(self, count: int) -> None:
-        needed, free = estimate(count, self.recipe), shutil.disk_usage(self.folder).free
+        needed, free = estimate(count, self.encoding), shutil.disk_usage(self.folder).free
         if needed > free:
             raise ValueError(
                 f"the cache needs about {needed / 1e9:.1f} GB more, and the disk of {self.folder} has "
@@ -123,7 +124,7 @@ class _Packer:
             )
 
     def _finished(self, number: int, images: ImageList) -> NDArray[np.void] | None:
-        """The records of a shard that is done, and made of the same files by the same recipe."""
+        """The records of a shard that is done, and made of the same files by the same encoding."""
         try:
             with np.load(self._shard(number).with_suffix(".npz")) as saved:
                 records, about = saved["records"], json.loads(bytes(saved["about"]))
@@ -131,7 +132,7 @@ class _Packer:
             return None
         if about != self._about() or records.dtype != RECORD or len(records) != len(images):
             return None
-        stats = file_stats(images)
+        stats = sizes_and_times(images.files())
         same = (records["file_size"] == stats[:, 0]) & (records["mtime"] == stats[:, 1])
         return records if bool((same & (records["key"] == path_keys(images.paths))).all()) else None
 
@@ -140,37 +141,38 @@ class _Packer:
         target = self._shard(number)
         records = np.zeros(len(images), RECORD)
         records["key"], records["shard"] = path_keys(images.paths), number
-        stats = file_stats(images)  # before they are read: a file that changes in between is stale, not wrong
+        stats = sizes_and_times(images.files())  # before they are read: a file that then changes is stale, not wrong
         records["file_size"], records["mtime"] = stats[:, 0], stats[:, 1]
-        part = target.with_suffix(".tar.part")
-        with part.open("wb") as file:
-            for i, made in enumerate(self._encoded(images)):
-                if isinstance(made, Problem):
-                    self.bad.append(made)
-                else:
-                    file.write(_header(f"{number:05d}{i:06d}", self.recipe, len(made)))
-                    record = records[i : i + 1]
-                    record["offset"], record["size"], record["crc"] = file.tell(), len(made), zlib.crc32(made.data)
-                    file.write(made.data)
-                    file.write(bytes(-len(made) % BLOCK))
-                self.advance(1)
-            file.write(bytes(2 * BLOCK))  # tar's end
-            file.flush()
-            os.fsync(file.fileno())
-        if _damaged(part, records):
-            raise ValueError(f"{part} does not read back as it was written: is the disk failing?")
-        for stale in (self.folder / "index.npz", target.with_suffix(".npz")):
-            stale.unlink(missing_ok=True)  # they tell of the shard that is replaced
-        os.replace(part, target)
+        with made_whole(target) as making:
+            with making.open("wb") as file:
+                self._write_records(file, number, images, records)
+            if _damaged(making, records):
+                raise ValueError(f"{making} does not read back as it was written: is the disk failing?")
+            for stale in (self.folder / "index.npz", target.with_suffix(".npz")):
+                stale.unlink(missing_ok=True)  # they tell of the shard that is replaced
         _save(target.with_suffix(".npz"), records, self._about())
         return records
+
+    def _write_records(self, file: BinaryIO, number: int, images: ImageList, records: NDArray[np.void]) -> None:
+        """The images as members of a tar file; where each lies goes into its record."""
+        for i, made in enumerate(self._encoded(images)):
+            if isinstance(made, Problem):
+                self.bad.append(made)
+            else:
+                file.write(_header(f"{number:05d}{i:06d}", self.encoding, len(made)))
+                record = records[i : i + 1]
+                record["offset"], record["size"], record["crc"] = file.tell(), len(made), zlib.crc32(made.data)
+                file.write(made.data)
+                file.write(bytes(-len(made) % BLOCK))
+            self.advance(1)
+        file.write(bytes(2 * BLOCK))  # tar's end
 
     def _encoded(self, images: ImageList) -> Iterator[NDArray[np.uint8] | Problem]:
         """The images in order, some of them made ahead of the one that is written."""
 
         def make(i: int) -> NDArray[np.uint8] | Problem:
             try:
-                return self.recipe.encode(np.asarray(read_image(images.file(i), self.recipe.resize)))
+                return self.encoding.encode(np.asarray(read_image(images.file(i), self.encoding.resize)))
             except BadImage as error:
                 return Problem(error.path, error.kind, error.reason)
 
@@ -183,7 +185,7 @@ class _Packer:
             yield future.result()
 
     def _about(self) -> dict[str, Any]:
-        return {"version": VERSION, "recipe": dataclasses.asdict(self.recipe)}
+        return {"version": VERSION, "recipe": dataclasses.asdict(self.encoding)}
 
     def _write_index(self, shards: list[NDArray[np.void]]) -> int:
         """The index of all shards, which makes the cache complete. Returns the cache's size in bytes."""
@@ -197,8 +199,8 @@ class _Packer:
         return sum(sizes.values())
 
 
-def _header(key: str, recipe: Recipe, size: int) -> bytes:
-    info = tarfile.TarInfo(f"{key}.{'jpg' if recipe.format == 'jpeg' else 'raw'}")
+def _header(key: str, encoding: Encoding, size: int) -> bytes:
+    info = tarfile.TarInfo(f"{key}.{'jpg' if encoding.format == 'jpeg' else 'raw'}")
     info.size, info.mode = size, 0o644
     return info.tobuf(tarfile.USTAR_FORMAT)
 
@@ -228,13 +230,8 @@ def _bad_before(images: ImageList, i: int) -> Problem:
 
 
 def _save(file: Path, records: NDArray[np.void], about: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    part = file.with_suffix(".npz.part")
-    with part.open("wb") as out:
-        np.savez(out, records=records, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8))
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(part, file)
+    with made_whole(file) as making:
+        np.savez(making, records=records, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8))
 
 
 @contextlib.contextmanager

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastget.data.decode import BadImage, read_image
+from fastget.loading.bad_files import ATTEMPTS, BadFiles
 from fastget.loading.sampling import Draw, TrainSampler
-from fastget.loading.streams import ATTEMPTS, BadFiles, Stream
+from fastget.loading.stream import Stream
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 AHEAD = 2  # batches prepared ahead of the one in use
-Made = tuple[Draw, Tensor, Tensor | None]  # what was drawn in the end, the images, their second view
+DrawnBatch = tuple[Draw, Tensor, Tensor | None]  # what was drawn in the end, the images, their second view
 
 
 def read_square(stream: Stream, index: int) -> NDArray[np.uint8]:
@@ -60,14 +61,14 @@ def read_row(stream: Stream, bad: BadFiles, step: int, row: int, index: int) -> 
     return stand_in(stream, bad, step, row)
 
 
-def levels(
+def read_batch(
     stream: Stream,
     bad: BadFiles,
     step: int,
     pool: ThreadPoolExecutor,
     workers: int,
     dtype: torch.dtype = torch.uint8,  # float32: normalised at once
-) -> Made:
+) -> DrawnBatch:
     """(b, H, W, 3): a step's batch and its second view, on the host. StopIteration after the last."""
     draw = stream.sampler(step)
     rows = len(draw.index)
@@ -127,20 +128,22 @@ def normalise(images: Tensor) -> Tensor:
     return out.permute(0, 3, 1, 2)
 
 
-def host_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: int, start: int) -> Iterator[Made]:
+def threaded_batches(
+    stream: Stream, bad: BadFiles, device: torch.device, workers: int, start: int
+) -> Iterator[DrawnBatch]:
     """Normalised batches on the device, from step `start` on, made ahead of their use."""
 
-    def make(step: int, pool: ThreadPoolExecutor) -> Made | None:
+    def make(step: int, pool: ThreadPoolExecutor) -> DrawnBatch | None:
         try:
             dtype = torch.uint8 if device.type == "cuda" else torch.float32
-            draw, first, second = levels(stream, bad, step, pool, workers, dtype)
+            draw, first, second = read_batch(stream, bad, step, pool, workers, dtype)
         except StopIteration:
             return None
         ready = Tensor.pin_memory if device.type == "cuda" else _channels_first
         return draw, ready(first), ready(second) if second is not None else None
 
     with ThreadPoolExecutor(workers) as pool, ThreadPoolExecutor(1) as ahead:
-        waiting: list[Future[Made | None]] = [ahead.submit(make, start + k, pool) for k in range(AHEAD)]
+        waiting: list[Future[DrawnBatch | None]] = [ahead.submit(make, start + k, pool) for k in range(AHEAD)]
         step = start + AHEAD
         try:
             while (made := waiting.pop(0).result()) is not None:
@@ -156,7 +159,7 @@ def _channels_first(images: Tensor) -> Tensor:
     return images.permute(0, 3, 1, 2)
 
 
-def _to_device(made: Made, device: torch.device) -> Made:
+def _to_device(made: DrawnBatch, device: torch.device) -> DrawnBatch:
     draw, first, second = made
     images = normalise(first.to(device, non_blocking=True))
     return draw, images, normalise(second.to(device, non_blocking=True)) if second is not None else None

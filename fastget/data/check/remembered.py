@@ -6,10 +6,9 @@ lies in the user's cache directory and may be deleted at any time.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,14 +17,15 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
+from fastget.common.files import made_whole, path_keys
 from fastget.data.decode import Problem
 
 QUICK, FULL = 1, 2
 VERSION = "check-1"  # another file whenever the meaning of a result changes
-ROW = np.dtype([("path", "u8"), ("size", "i8"), ("mtime", "i8"), ("level", "u1")])
+RESULT = np.dtype([("path", "u8"), ("size", "i8"), ("mtime", "i8"), ("level", "u1")])
 
 
-class Known:
+class Remembered:
     """The remembered results."""
 
     def __init__(self, rows: NDArray[np.void], words: dict[str, list[str]]) -> None:
@@ -36,16 +36,16 @@ class Known:
         return Path(platformdirs.user_cache_dir("fastget")) / f"{VERSION}.npz"
 
     @classmethod
-    def load(cls) -> Known:
+    def load(cls) -> Remembered:
         """What is remembered; nothing if there is no such file, or it is damaged."""
         try:
             with np.load(cls.file()) as saved:
                 rows, words = saved["rows"], json.loads(bytes(saved["words"]))
-            if rows.dtype == ROW and isinstance(words, dict):
+            if rows.dtype == RESULT and isinstance(words, dict):
                 return cls(rows, words)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            return cls(np.empty(0, ROW), {})
-        return cls(np.empty(0, ROW), {})
+            return cls(np.empty(0, RESULT), {})
+        return cls(np.empty(0, RESULT), {})
 
     def look_up(
         self, files: Sequence[str], stats: NDArray[np.int64], level: int, found: dict[int, Problem]
@@ -81,7 +81,7 @@ class Known:
         if not len(index):
             return
         keys = _keys([files[i] for i in index])
-        new = np.empty(len(index), ROW)
+        new = np.empty(len(index), RESULT)
         new["path"], new["size"], new["mtime"], new["level"] = keys, stats[index, 0], stats[index, 1], level
         old = self._rows[~np.isin(self._rows["path"], keys)]
         self._rows = np.sort(np.concatenate([old, new]), order="path")
@@ -94,16 +94,10 @@ class Known:
         """Whole or not at all; a cache directory that cannot be written costs time only, so that is no error."""
         target = self.file()
         words = np.frombuffer(json.dumps(self._words).encode(), dtype=np.uint8)
-        part = None
-        try:
+        with contextlib.suppress(OSError):
             target.parent.mkdir(parents=True, exist_ok=True)
-            handle, part = tempfile.mkstemp(prefix=f".{VERSION}-", suffix=".npz", dir=target.parent)
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, rows=self._rows, words=words)
-            os.replace(part, target)
-        except OSError:
-            if part and os.path.exists(part):
-                os.unlink(part)
+            with made_whole(target) as making:
+                np.savez(making, rows=self._rows, words=words)
 
 
 def _lasting(problem: Problem) -> bool:
@@ -111,10 +105,6 @@ def _lasting(problem: Problem) -> bool:
 
 
 def _keys(files: Sequence[str]) -> NDArray[np.uint64]:
+    """(N,) of the absolute paths: results are remembered wherever a check is started."""
     here = os.path.join(os.getcwd(), "")
-
-    def key(file: str) -> int:
-        path = os.fsencode(file if file.startswith("/") else here + file)
-        return int.from_bytes(hashlib.blake2b(path, digest_size=8).digest(), "little")
-
-    return np.fromiter(map(key, files), dtype=np.uint64, count=len(files))
+    return path_keys([file if file.startswith("/") else here + file for file in files])

@@ -14,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastget.data.decode import BadImage, read_sound
-from fastget.loading.host import read_square
+from fastget.loading.bad_files import ATTEMPTS, BadFiles
 from fastget.loading.sampling import Draw, TrainSampler
-from fastget.loading.streams import ATTEMPTS, BadFiles, Stream
+from fastget.loading.stream import Stream
+from fastget.loading.threaded import read_square
 
-Fed = tuple[list[NDArray[Any]], ...]  # what a step hands to the pipeline
+Inputs = tuple[list[NDArray[Any]], ...]  # what a step hands to the pipeline
 Ready = tuple[int, Draw, list[NDArray[np.uint8]]]  # step, what was drawn in the end, the encoded images
 
 
-class Feed:
+class ExternalSource:
     """The pipeline's source, from step `start` on. `given` are the steps that it has not returned yet."""
 
     def __init__(self, stream: Stream, bad: BadFiles, start: int, workers: int) -> None:
@@ -35,7 +36,7 @@ class Feed:
         for pool in (self._ahead, self._pool):
             pool.shutdown(cancel_futures=True)
 
-    def __call__(self, iteration: int) -> Fed:
+    def __call__(self, iteration: int) -> Inputs:
         ready = self._next.result()
         if ready is None:
             raise StopIteration
@@ -44,12 +45,12 @@ class Feed:
         self._next = self._ahead.submit(self._prepare, step + 1)
         margin = self._stream.resize - self._stream.crop
         share = np.float32(1 / margin if margin else 0)
-        fed: list[list[Any]] = [encoded]
+        inputs: list[list[Any]] = [encoded]
         for view in (draw, draw.second):
             if view:
-                fed += [list((edge * share).astype(np.float32)) for edge in (view.x, view.y)]
-                fed.append(list(view.flip.astype(np.int32)))
-        return tuple(fed)
+                inputs += [list((edge * share).astype(np.float32)) for edge in (view.x, view.y)]
+                inputs.append(list(view.flip.astype(np.int32)))
+        return tuple(inputs)
 
     def _prepare(self, step: int) -> Ready | None:
         """The next batch that holds an image, at `step` or, in evaluation, after it; none at the end."""
@@ -72,7 +73,7 @@ class Feed:
             if packed is None:
                 return np.frombuffer(read_sound(self._stream.images.file(index)), dtype=np.uint8)
             record = packed.encoded(index)
-            return packed.cache.recipe.encode(read_square(self._stream, index)) if record is None else record
+            return packed.cache.encoding.encode(read_square(self._stream, index)) if record is None else record
         except BadImage as error:
             self._bad.add(index, step, error)
             return None
@@ -96,10 +97,10 @@ def without_bad(stream: Stream, bad: BadFiles, step: int) -> Draw:
     return Draw(index, draw.x, draw.y, draw.flip, draw.second)
 
 
-def blame(stream: Stream, bad: BadFiles, feed: Feed) -> bool:
+def note_bad_files(stream: Stream, bad: BadFiles, source: ExternalSource) -> bool:
     """DALI does not always name the file that it failed on: note the bad ones of the steps under way."""
     before = len(bad)
-    for step, draw in feed.given:
+    for step, draw in source.given:
         for index in draw.index.tolist():
             try:
                 read_square(stream, index)

@@ -1,36 +1,15 @@
-"""What a step's batch is, and what became of the files that could not be read.
-
-Shapes: b images in a rank's batch, H = W = crop.
-"""
+"""The files of a stream that could not be read in mid-run, and when they are too many."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
-
 from fastget.common.text import and_more
 from fastget.data.decode import BadImage
 from fastget.data.lists import ImageList
-from fastget.data.packed.read import Packed
-from fastget.loading.sampling import EvalSampler, TrainSampler
 
 ATTEMPTS = 100  # stand-ins tried for one bad image
-
-
-@dataclass(frozen=True)
-class Stream:
-    """What a step's batch is."""
-
-    images: ImageList
-    sampler: TrainSampler | EvalSampler
-    resize: int
-    crop: int
-    packed: Packed | None = None  # the images, resized already
-    bad_threshold: float = 0.01  # share of the list that may turn bad before the stream gives up
 
 
 @dataclass(frozen=True)
@@ -40,18 +19,6 @@ class BadFile:
     path: str
     reason: str
     step: int  # whose batch it was first missed in
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A rank's images of one step, on the device."""
-
-    images: Tensor  # (b, 3, H, W) float32, normalised
-    labels: Tensor  # (b,) int64
-    index: NDArray[np.int64]  # (b,) into the list
-    place: Tensor  # (b,) int64, the same on the device
-    second: Tensor | None = None  # (b, 3, H, W) another view of each image, where the sampler has two
-    bad: tuple[BadFile, ...] = ()  # files found bad since the batch before
 
 
 class TooManyBadImages(ValueError):

@@ -1,0 +1,20 @@
+"""`fastget selftest`: what was verified elsewhere, proved on this machine."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "prove on this machine that what was verified elsewhere holds here"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `fastget selftest`."""
+    parser.add_argument("--device", default="auto", help="auto (the GPU if there is one), cpu, cuda or cuda:n")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0, or 1 if a check failed. ValueError is for a device that is not there."""
+    from fastget.selftest.table import selftest
+
+    return selftest(device=args.device, as_json=args.json)

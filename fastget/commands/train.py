@@ -1,0 +1,84 @@
+"""`fastget train`: train and adapt, and save the run."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fastget import methods
+from fastget.config import describe_type, every_section, fields_of, make_config, parse_pairs
+
+HELP = "train and adapt; with no arguments: the default method on the embedded digits"
+SHORTHANDS = {  # option -> (field, help)
+    "--data": ("data.name", "data set: digits (default), office-home ... (`fastget data list`), folder or lists"),
+    "--root": ("data.root", "folder that the images lie in"),
+    "--source": ("data.source", "labelled domain: a folder's name, or a list file"),
+    "--target": ("data.target", "domain to adapt to: a folder's name, or a list file"),
+    "--setting": ("data.setting", "protocol: uda (default), pda or ssda"),
+    "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
+    "--method": ("method.name", f"one of {', '.join(methods.names())}"),
+    "--seeds": ("train.seeds", "one run for each, e.g. 0,1,2"),
+    "--select": (
+        "train.select",
+        "also keep the best checkpoint by a label-free criterion (see train.select)",
+    ),
+    "--out": ("train.out", "the run's folder; default: a new one under runs/"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `fastget train`."""
+    parser.description = (
+        "Train on the source, adapt to the target, and save the run. "
+        "With no arguments: the default method, from rendered to handwritten digits."
+    )
+    parser.epilog, parser.formatter_class = _describe_fields(), argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--config", metavar="FILE", help="a YAML file of sections, such as a run's own config.yaml")
+    parser.add_argument("--recipe", default="default", help=f"the method's values under a name: {_recipes()}")
+    for option, (field, text) in SHORTHANDS.items():
+        parser.add_argument(option, dest=field, metavar=option.strip("-").replace("-", "_").upper(), help=text)
+    parser.add_argument(
+        "--resume", nargs="?", const="auto", dest="train.resume", metavar="auto",
+        help="go on from the newest intact checkpoint in --out",
+    )  # fmt: skip
+    parser.add_argument(
+        "--profile", action="store_const", const=True, dest="train.profile", help="print where a step's time goes"
+    )
+    parser.add_argument(
+        "--set", action="append", nargs="+", default=[], metavar="section.field=value", help="any field listed below"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0. ValueError is for wrong usage."""
+    config = make_config(
+        settings_of(args), file=args.config, recipe=args.recipe
+    )  # a mistake is told before torch loads
+    from fastget.training.train import train
+
+    train(config)
+    return 0
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields that the command line gives, --set last."""
+    given = {key: value for key, value in vars(args).items() if "." in key and value is not None}
+    return given | parse_pairs(args.set)
+
+
+def _describe_fields() -> str:
+    """Every field of the configuration: type, default, meaning."""
+    lines = ["fields for --set and --config (defaults in brackets; data sets and methods have presets of their own):"]
+    for section, kind in every_section().items():
+        lines += ["", f"  {section}: {kind.__doc__}"]
+        for info in fields_of(kind).values():
+            key, value = f"{section}.{info.name}", info.default
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)
+            lines.append(f"    {key + ' [' + shown + ']':<38} {info.metadata['help']} ({describe_type(key)})")
+    return "\n".join(lines)
+
+
+def _recipes() -> str:
+    """The recipes of each method that has more than one."""
+    presets = {name: list(methods.settings_of(name).presets) for name in methods.names()}
+    return "; ".join(f"{name}: {', '.join(found)}" for name, found in presets.items() if len(found) > 1)

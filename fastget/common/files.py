@@ -1,0 +1,84 @@
+"""Files: written whole or not at all, told apart by a hash of their path, known again by their size and time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK = 256  # files that a thread takes at a time
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def made_whole(place: Path) -> Iterator[Path]:
+    """A path beside `place` to make a file or a folder at; it gets the name `place` if the block ends without an error.
+
+    Flushed to disk, then renamed: the name holds the old content or the new, never a part of it. Each caller has a path
+    of its own, with the suffix of `place`, and what a killed one leaves behind matches `.*.part*`.
+    """
+    making = place.with_name(f".{place.stem}.{secrets.token_hex(4)}.part{place.suffix}")
+    try:
+        yield making
+        _flush(making)
+        os.replace(making, place)
+    finally:
+        if making.is_dir():
+            shutil.rmtree(making, ignore_errors=True)
+        else:
+            making.unlink(missing_ok=True)
+    _flush(place.parent)
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """The name holds the old content or the new, never a part."""
+    with made_whole(file) as making:
+        making.write_bytes(content)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- telling files apart -------------------------------------------------------------------------
+
+
+def path_keys(paths: Sequence[str], salt: str = "") -> NDArray[np.uint64]:
+    """(N,) a hash of each path, after the salt. Caches are found by it and splits drawn by it: it never changes."""
+
+    def key(path: str) -> int:
+        text = (salt + path).encode("utf-8", "surrogateescape")
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+    return np.fromiter(map(key, paths), dtype=np.uint64, count=len(paths))
+
+
+def sizes_and_times(files: Sequence[str], workers: int = 0) -> NDArray[np.int64]:
+    """(N, 2) size and mtime in nanoseconds of each file; -1 where there is none."""
+    out = np.full((len(files), 2), -1, dtype=np.int64)
+
+    def look(start: int) -> None:
+        for i, file in enumerate(files[start : start + CHUNK], start):
+            try:
+                info = os.stat(file)
+            except OSError:
+                continue
+            out[i] = info.st_size, info.st_mtime_ns
+
+    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        for _ in pool.map(look, range(0, len(files), CHUNK)):
+            continue  # waits, and raises what it raised
+    return out

@@ -1,0 +1,56 @@
+"""A contact sheet: a picture of two domains side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from fastget.data.decode import BadImage, read_image
+from fastget.data.lists import UNLABELLED, ImageList
+
+SIDE, GAP, LABEL = 96, 4, 130  # pixels of the contact sheet
+
+
+def contact_sheet(lists: list[ImageList], file: str | Path, *, rows: int = 10, columns: int = 4) -> Path:
+    """A PNG of two domains side by side: a row a class, a few images of each."""
+    shown = lists[:2]
+    labels = np.unique(np.concatenate([images.labels for images in shown]))
+    picked = labels[np.unique(np.linspace(0, len(labels) - 1, min(rows, len(labels))).round().astype(int))]
+    width = columns * (SIDE + GAP)
+    sheet = Image.new("RGB", (LABEL + len(shown) * (width + 4 * GAP), 24 + len(picked) * (SIDE + GAP)), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    for d, images in enumerate(shown):
+        left = LABEL + d * (width + 4 * GAP)
+        draw.text((left, 4), f"{images.name}: {len(images):,} images", fill="black", font=font)
+        for r, label in enumerate(picked.tolist()):
+            top = 24 + r * (SIDE + GAP)
+            if d == 0:
+                name = images.classes[label] if label != UNLABELLED else "no label"
+                draw.text((4, top + SIDE // 2 - 8), name[:18], fill="black", font=font)
+            for c, index in enumerate(_spread(np.flatnonzero(images.labels == label), columns)):
+                sheet.paste(_thumbnail(images.file(index)), (left + c * (SIDE + GAP), top))
+    file = Path(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        sheet.save(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot write the contact sheet to {file}: {error}; choose a place by --out") from error
+    return file
+
+
+def _spread(index: np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> list[int]:
+    """A few of many, evenly."""
+    if not len(index):
+        return []
+    return [int(index[k]) for k in np.unique(np.linspace(0, len(index) - 1, min(count, len(index))).astype(int))]
+
+
+def _thumbnail(file: str) -> Image.Image:
+    try:
+        return read_image(file, SIDE)
+    except BadImage:
+        cross = Image.new("RGB", (SIDE, SIDE), "#eeeeee")
+        ImageDraw.Draw(cross).line([(0, 0), (SIDE, SIDE)], fill="red", width=3)
+        return cross

@@ -1,0 +1,41 @@
+"""What a step's batch is.
+
+Shapes: b images in a rank's batch, H = W = crop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastget.data.lists import ImageList
+from fastget.data.packed.read import Packed
+from fastget.loading.bad_files import BadFile
+from fastget.loading.sampling import EvalSampler, TrainSampler
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What a step's batch is."""
+
+    images: ImageList
+    sampler: TrainSampler | EvalSampler
+    resize: int
+    crop: int
+    packed: Packed | None = None  # the images, resized already
+    bad_threshold: float = 0.01  # share of the list that may turn bad before the stream gives up
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A rank's images of one step, on the device."""
+
+    images: Tensor  # (b, 3, H, W) float32, normalised
+    labels: Tensor  # (b,) int64
+    index: NDArray[np.int64]  # (b,) into the list
+    place: Tensor  # (b,) int64, the same on the device
+    second: Tensor | None = None  # (b, 3, H, W) another view of each image, where the sampler has two
+    bad: tuple[BadFile, ...] = ()  # files found bad since the batch before
