@@ -287,12 +287,12 @@ def test_a_checkpoint_never_holds_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_disk_ends_the_run_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    import fastget.runs.folder as module
+    from fastget.runs.sinks import jsonl
 
     def full(file: Path, values: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "_append", full)
+    monkeypatch.setattr(jsonl, "append", full)
     with pytest.raises(RunFailed, match=r"No space left on device.*--resume auto"):
         train(tiny("full"), quiet=True)
 
