@@ -217,7 +217,7 @@ def test_nan_stops_the_run_with_step_and_advice() -> None:
 
 
 def test_warmup_must_leave_steps() -> None:
-    with pytest.raises(ValueError, match="leaves no step for GeT"):
+    with pytest.raises(ValueError, match="leaves no step for the method"):
         train(tiny("w", train__warmup_steps=12), quiet=True)
 
 
@@ -245,7 +245,7 @@ def test_what_is_printed() -> None:
     console = Console(record=True, width=100, force_terminal=False)
     train(tiny("p"), console=console)
     text = console.export_text()
-    for expected in ("target accuracy", "source-only (end of the warm-up)", "get", "mean class accuracy", "saved in p"):
+    for expected in ("target accuracy", "end of the warm-up, before it adapts", "get", "mean class accuracy", "saved in p"):
         assert expected in text
 
 
