@@ -54,7 +54,7 @@ def kernels_and_traffic() -> tuple[ModuleType, Any]:
     if find_spec("triton") is None:
         raise CannotRun("triton is not installed: `pip install triton` where it is built for this system")
     from fastget import kernels
-    from fastget.kernels import traffic
+    from fastget.kernels.audit import traffic
 
     return kernels, traffic
 

@@ -1,7 +1,7 @@
 """Block sizes: plain tables, chosen from the shape and the type. No tuning at run time.
 
 Every entry compiles without spills for sm_80, sm_90 and sm_100, and stays within the shared memory of each
-architecture that `python -m fastget.kernels.report` lists.
+architecture that `python -m fastget.kernels.audit.report` lists.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.checks import check_device, check_float, check_labels, check_like, check_pair
+from fastget.kernels.equations.prototypes import PRIOR_FLOOR, move_prior, move_prototypes
 from fastget.kernels.expectation import Expectation
 from fastget.kernels.launch import interpreting, launch
-from fastget.kernels.prototypes import PRIOR_FLOOR, move_prior, move_prototypes
 from fastget.kernels.wrap import Operator
 
 

@@ -19,7 +19,7 @@ import torch
 
 from fastget import reference, selftest, selftest_kernels
 from fastget.device import choose_device
-from fastget.kernels import traffic
+from fastget.kernels.audit import traffic
 from fastget.kernels.launch import interpreting
 from fastget.selftest import Machine, Row, cannot, passed_if
 

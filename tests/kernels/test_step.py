@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fastget import GeT, kernels, reference
 from fastget.get import Backend
-from fastget.kernels import traffic
+from fastget.kernels.audit import traffic
+from fastget.kernels.audit.step import StepInputs
 from fastget.kernels.launch import Launch, record
 from tests.kernels.checker import assert_order_free
 from tests.kernels.support import (
@@ -41,7 +42,7 @@ def dry_step(B: int, C: int, D: int, dtype: torch.dtype, late: bool, **options: 
     def make(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
-    x = traffic.StepInputs.make(make, B, C, D, dtype)
+    x = StepInputs.make(make, B, C, D, dtype)
     with traffic.CountOperators() as counter, record(dry=True) as launches:
         early = None if late else x.labels
         e = kernels.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, 0.15, labels=early, **options)

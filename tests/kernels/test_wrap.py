@@ -16,14 +16,14 @@ from torch import Tensor
 
 import fastget.kernels as kernels
 from fastget import reference
-from fastget.kernels.cross_entropy import _cross_entropy_op
+from fastget.kernels.equations.cross_entropy import _cross_entropy_op
+from fastget.kernels.equations.labels import _mix_op, _shrink_op, _structure_op
+from fastget.kernels.equations.posterior import _nearest_op, _posterior_op
+from fastget.kernels.equations.prototypes import _class_sums_op
+from fastget.kernels.equations.rebalance import _rebalance_op
 from fastget.kernels.expectation import _expectation
-from fastget.kernels.labels import _mix_op, _shrink_op, _structure_op
 from fastget.kernels.memory import _update_memory
 from fastget.kernels.objective import _objective
-from fastget.kernels.posterior import _nearest_op, _posterior_op
-from fastget.kernels.prototypes import _class_sums_op
-from fastget.kernels.rebalance import _rebalance_op
 from tests.kernels.support import batch, error, gradients, step_inputs
 
 ROOT = Path(__file__).parents[2]

@@ -29,7 +29,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.cache import get_cache_manager
 
-from fastget.kernels.catalogue import Variant
+from fastget.kernels.audit.catalogue import Variant
 from fastget.kernels.launch import compile_options
 
 

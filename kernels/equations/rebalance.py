@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.checks import check_float, check_like
-from fastget.kernels.columns import launch_column_sums
+from fastget.kernels.equations.columns import launch_column_sums
 from fastget.kernels.launch import launch
 from fastget.kernels.wrap import Differentiable, Operator
 

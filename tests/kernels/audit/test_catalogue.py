@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import fastget.kernels
-from fastget.kernels.catalogue import DRIVES, Variant, extremes, specialise, tiles, variants
+from fastget.kernels.audit.catalogue import DRIVES, Variant, extremes, specialise, tiles, variants
 from fastget.kernels.launch import compile_options, record
 from tests.kernels.support import batch, step_inputs
 
@@ -21,8 +21,8 @@ from tests.kernels.support import batch, step_inputs
 def jitted() -> set[str]:
     """Every kernel in the package: decorated, and named as one that is launched."""
     names = set()
-    for module in pkgutil.iter_modules(fastget.kernels.__path__):
-        members = vars(importlib.import_module(f"fastget.kernels.{module.name}"))
+    for module in pkgutil.walk_packages(fastget.kernels.__path__, "fastget.kernels."):
+        members = vars(importlib.import_module(module.name))
         names |= {k for k, v in members.items() if k.endswith("_kernel") and hasattr(v, "arg_names")}
     return names
 
@@ -95,11 +95,11 @@ def count_differences() -> tuple[int, int]:
 
 
 def test_specialised_as_the_jit_does() -> None:
-    code = "from tests.kernels.test_catalogue import count_differences; print(*count_differences())"
+    code = "from tests.kernels.audit.test_catalogue import count_differences; print(*count_differences())"
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     out = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parents[3], env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     total, different = map(int, out.stdout.split())
     assert total > 1000

@@ -12,7 +12,7 @@ from torch import Tensor
 from fastget.kernels import configs
 from fastget.kernels.backward import launch_backward
 from fastget.kernels.checks import check_constant, check_like, check_pair, check_tau
-from fastget.kernels.columns import launch_column_sums
+from fastget.kernels.equations.columns import launch_column_sums
 from fastget.kernels.launch import launch
 from fastget.kernels.logits import LOG_PRIOR, NO_PRIOR, launch_logits
 from fastget.kernels.tile import first_best, merged_best, merged_softmax, row_logits

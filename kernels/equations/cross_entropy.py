@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.checks import check_like, check_pair, check_tau
+from fastget.kernels.equations.posterior import gradient_fake, logit_gradients, spread
 from fastget.kernels.launch import launch
 from fastget.kernels.logits import LOG_PRIOR, launch_logits
-from fastget.kernels.posterior import gradient_fake, logit_gradients, spread
 from fastget.kernels.tile import first_best, merged_softmax, row_logits
 from fastget.kernels.wrap import Differentiable, Operator
 

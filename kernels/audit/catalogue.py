@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from fastget.kernels import configs
-from fastget.kernels.cross_entropy import soft_cross_entropy
+from fastget.kernels.equations.cross_entropy import soft_cross_entropy
+from fastget.kernels.equations.labels import mixed_labels, shrink_prior, structure_loss
+from fastget.kernels.equations.posterior import nearest_histogram, posterior
+from fastget.kernels.equations.prototypes import class_sums, update_prior, update_prototypes
+from fastget.kernels.equations.rebalance import rebalance
 from fastget.kernels.expectation import expectation
-from fastget.kernels.labels import mixed_labels, shrink_prior, structure_loss
 from fastget.kernels.launch import Launch, record
 from fastget.kernels.memory import update_memory_
 from fastget.kernels.objective import objective
-from fastget.kernels.posterior import nearest_histogram, posterior
-from fastget.kernels.prototypes import class_sums, update_prior, update_prototypes
-from fastget.kernels.rebalance import rebalance
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)

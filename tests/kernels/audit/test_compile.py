@@ -1,8 +1,9 @@
 """Every kernel in every configuration compiles, and what the compiler made of it keeps the claims.
 
 The kernels of a test run are the interpreter's, so the compiling is done by this file run as a program without
-TRITON_INTERPRET: `python -m tests.kernels.test_compile samples|fast|extremes|tiles [architectures]` prints a row per
-variant. Every variant on every architecture is `python -m fastget.kernels.report`, some two hours on two cores.
+TRITON_INTERPRET: `python -m tests.kernels.audit.test_compile samples|fast|extremes|tiles [architectures]` prints a row
+per variant. Every variant on every architecture is `python -m fastget.kernels.audit.report`: some two hours
+on two cores.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -23,10 +24,10 @@ import torch
 import triton
 import triton.language as tl
 
-from fastget.kernels import compile as kc
-from fastget.kernels.catalogue import Variant, extremes, tiles, variants
+from fastget.kernels.audit import compile as kc
+from fastget.kernels.audit.catalogue import Variant, extremes, tiles, variants
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FAST_ARCHITECTURES = ("sm_80", "sm_90")
 
 
@@ -91,7 +92,7 @@ def _samples() -> list[Variant]:
 def _compile(what: str, archs: tuple[str, ...]) -> list[kc.Resources]:
     """The rows that this file prints when it is run as a program."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.kernels.test_compile", what, *archs]
+    command = [sys.executable, "-m", "tests.kernels.audit.test_compile", what, *archs]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return [kc.Resources(**row) for row in json.loads(done.stdout)]
