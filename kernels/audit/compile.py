@@ -214,8 +214,8 @@ def _need_compiler(variant: Variant) -> None:
 def compile_variant(variant: Variant, arch: str) -> Any:
     """Triton's compiled kernel for `arch`, made on this machine."""
     _need_compiler(variant)
-    source = ASTSource(variant.kernel, variant.signature, variant.constexprs, variant.attrs)
     chip = architecture(arch)
+    source = ASTSource(variant.kernel, variant.signature, variant.constexprs, variant.attrs_for(chip.backend))
     options = compile_options(variant.num_warps, variant.num_stages, chip.backend)
     return triton.compile(source, target=chip.target, options=options)
 

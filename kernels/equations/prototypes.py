@@ -1,4 +1,4 @@
-"""Eqs. (3) and (4) by themselves: class sums, prototypes, prior; and the device functions of the memory."""
+"""Eqs. (3) and (4) by themselves: class sums, prototypes, prior."""
 
 from __future__ import annotations
 
@@ -10,67 +10,9 @@ from torch import Tensor
 from fastget.kernels import configs
 from fastget.kernels.checks import check_constant, check_device, check_float, check_labels, check_like
 from fastget.kernels.launch import launch
+from fastget.kernels.memory import PRIOR_FLOOR, move_prior, moved_prototypes
 from fastget.kernels.statistics import launch_class_sums
-from fastget.kernels.tile import add_class_sums
 from fastget.kernels.wrap import Operator
-
-PRIOR_FLOOR = 1e-8  # the least entry of pi, so that its log is finite
-
-
-@triton.jit
-def move_prototypes(
-    mu, out, counts, sums, features, labels, block, gamma_mu, B, C, D, mu_c, mu_d, out_c, out_d,
-    sums_c, sums_d, stride_b, stride_d, stride_y,
-    LATE: tl.constexpr, IN_PLACE: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """Eq. (4) on one tile of mu. In place, a class without a sample is not written at all."""
-    blocks = tl.cdiv(D, BD)
-    classes = block // blocks * BN + tl.arange(0, BN)
-    depth = block % blocks * BD + tl.arange(0, BD)
-    held, deep = classes < C, depth < D
-    inside = held[:, None] & deep[None, :]
-    wide_classes, wide_depth = classes[:, None].to(tl.int64), depth[None, :].to(tl.int64)
-    if LATE:
-        total = tl.zeros((BN, BD), tl.float32)
-        count = tl.zeros((BN,), tl.float32)
-        for b0 in range(0, B, BK):
-            rows = b0 + tl.arange(0, BK)
-            live = rows < B
-            y = tl.load(labels + rows.to(tl.int64) * stride_y, mask=live, other=-1).to(tl.int32)
-            total, count = add_class_sums(
-                features, y, rows, live, classes, depth, deep, stride_b, stride_d, total, count, PRECISION, UPCAST
-            )
-    else:
-        count = tl.load(counts + classes, mask=held, other=0.0).to(tl.float32)
-        at = sums + wide_classes * sums_c + wide_depth * sums_d
-        total = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    count = count[:, None]
-    old = tl.load(mu + wide_classes * mu_c + wide_depth * mu_d, mask=inside, other=0.0).to(tl.float32)
-    new = (1.0 - gamma_mu) * old + gamma_mu * (total / tl.maximum(count, 1.0))
-    at = out + wide_classes * out_c + wide_depth * out_d
-    if IN_PLACE:
-        tl.store(at, new, mask=inside & (count > 0))
-    else:
-        tl.store(at, tl.where(count > 0, new, old), mask=inside)
-
-
-@triton.jit
-def move_prior(pi, P_bar, out, share, gamma_pi, floor, C, BN: tl.constexpr):
-    """Eq. (3), P_bar times `share`: the whole prior in one program."""
-    total = tl.zeros((BN,), tl.float32)
-    for c0 in range(0, C, BN):
-        c = c0 + tl.arange(0, BN)
-        old = tl.load(pi + c, mask=c < C, other=0.0).to(tl.float32)
-        new = tl.load(P_bar + c, mask=c < C, other=0.0).to(tl.float32) * share
-        total += (1.0 - gamma_pi) * old + gamma_pi * new
-    norm = tl.sum(total, 0)
-    for c0 in range(0, C, BN):
-        c = c0 + tl.arange(0, BN)
-        old = tl.load(pi + c, mask=c < C, other=0.0).to(tl.float32)
-        new = tl.load(P_bar + c, mask=c < C, other=0.0).to(tl.float32) * share
-        mixed = ((1.0 - gamma_pi) * old + gamma_pi * new) / norm
-        tl.store(out + c, tl.where(mixed < floor, floor, mixed), mask=c < C)  # a NaN stays one
 
 
 @triton.jit
@@ -80,13 +22,13 @@ def prototypes_kernel(
     counts,  # (C,)
     out,  # (C, D) out
     C, D, mu_c, mu_d, sums_c, sums_d, gamma_mu,
-    BN: tl.constexpr, BD: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """out[c] = (1 - gamma_mu) mu[c] + gamma_mu sums[c] / counts[c], or mu[c] where counts[c] = 0. No gradient."""
-    move_prototypes(
-        mu, out, counts, sums, mu, mu, tl.program_id(0), gamma_mu, 0, C, D, mu_c, mu_d, D, 1,
-        sums_c, sums_d, 0, 0, 0, False, False, "ieee", False, BN, BD, 16,
-    )  # fmt: skip
+    old, new, classes, depth, inside, moved = moved_prototypes(
+        mu, sums, counts, tl.program_id(0), gamma_mu, C, D, mu_c, mu_d, sums_c, sums_d, BLOCK_C, BLOCK_D
+    )
+    tl.store(out + classes * D + depth, tl.where(moved, new, old), mask=inside)
 
 
 @triton.jit
@@ -94,10 +36,10 @@ def prior_kernel(
     pi, P_bar,  # (C,)
     out,  # (C,) out
     C, gamma_pi, floor,
-    BC: tl.constexpr,
+    BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """out = max(((1 - gamma_pi) pi + gamma_pi P_bar) / its sum, floor). No gradient."""
-    move_prior(pi, P_bar, out, 1.0, gamma_pi, floor, C, BC)
+    move_prior(pi, P_bar, out, 1.0, gamma_pi, floor, C, BLOCK_C)
 
 
 def _class_sums(features: Tensor, y_M: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -110,22 +52,21 @@ def _class_sums_fake(features: Tensor, y_M: Tensor, num_classes: int) -> tuple[T
 
 
 def _prototypes(mu: Tensor, sums: Tensor, counts: Tensor, gamma_mu: float) -> Tensor:
-    (C, D), config = mu.shape, configs.class_sums()
+    (C, D), config = mu.shape, configs.prototypes()
     out = torch.empty((C, D), dtype=torch.float32, device=mu.device)
     launch(
-        prototypes_kernel,
-        (triton.cdiv(C, config.BM) * triton.cdiv(D, config.BN),),
+        prototypes_kernel, (triton.cdiv(C, config.BLOCK_C) * triton.cdiv(D, config.BLOCK_D),),
         mu, sums, counts, out, C, D, *mu.stride(), *sums.stride(), gamma_mu,
-        reads=(mu, sums, counts), writes=(out,), BN=config.BM, BD=config.BN, num_warps=config.num_warps,
+        reads=(mu, sums, counts), writes=(out,), **vars(config),
     )  # fmt: skip
     return out
 
 
 def _prior(pi: Tensor, P_bar: Tensor, gamma_pi: float, floor: float) -> Tensor:
-    out = torch.empty(pi.shape, dtype=torch.float32, device=pi.device)
-    BC = configs.prior_tile(len(pi))
+    C, out = len(pi), torch.empty(pi.shape, dtype=torch.float32, device=pi.device)
     launch(
-        prior_kernel, (1,), pi, P_bar, out, len(pi), gamma_pi, floor, reads=(pi, P_bar), writes=(out,), BC=BC
+        prior_kernel, (1,), pi, P_bar, out, C, gamma_pi, floor,
+        reads=(pi, P_bar), writes=(out,), BLOCK_C=configs.prior_block(C),
     )  # fmt: skip
     return out
 

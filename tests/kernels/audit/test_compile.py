@@ -70,6 +70,7 @@ def _sample(name: str, kernel: Any, signature: dict[str, str], num_warps: int = 
         signature={**signature, **dict.fromkeys(constexprs, "constexpr")},
         constexprs=constexprs,
         attrs={(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]},
+        small=(0, 1),
         num_warps=num_warps,
         num_stages=8,
         dtype=torch.bfloat16 if half else torch.float32,
