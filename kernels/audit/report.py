@@ -1,11 +1,13 @@
 """What the kernels cost, without a GPU: `python -m fastget.kernels.audit.report`.
 
 First every kernel in every configuration, compiled for every architecture: registers, spills, shared memory against
-the limit, occupancy by formula, matrix instructions, atomics. Then one GeT step per problem size: launches and bytes
-against eager PyTorch and against the minimum, and the time that bandwidth and launch latency allow.
+the limit, occupancy by formula, matrix instructions, atomics, sums that a product is fused into. Then one GeT step per
+problem size: launches and bytes against eager PyTorch and against the minimum, and the time that bandwidth and launch
+latency allow.
 
 Exit code 1 if a claim is broken: a spill on sm_80, sm_90 or sm_100, shared memory over the limit, an atomic in the
-memory update, a matrix product without matrix instructions, or a kernel that does not compile.
+memory update, a product fused into a sum over lanes, a matrix product without matrix instructions, or a kernel that
+does not compile.
 """
 
 from __future__ import annotations

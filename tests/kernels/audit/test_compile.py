@@ -18,12 +18,14 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import triton
 import triton.language as tl
 
+from fastget.kernels import launch
 from fastget.kernels.audit import compile as kc
 from fastget.kernels.audit.catalogue import Variant, extremes, tiles, variants
 
@@ -58,6 +60,13 @@ def _product(x, y, BLOCK: tl.constexpr, COPIES: tl.constexpr):
 
 
 @triton.jit
+def _squares(x, y, BLOCK: tl.constexpr):
+    """Broken where a product and an add may be fused: each lane adds its own square to the rounded one of another."""
+    values = tl.load(x + tl.arange(0, BLOCK))
+    tl.store(y, tl.sum(values * values, 0))
+
+
+@triton.jit
 def _wrong(x, y, BLOCK: tl.constexpr):
     tl.store(y + tl.arange(0, BLOCK), tl.load(x + tl.arange(0, 2 * BLOCK)))  # shapes that do not fit
 
@@ -87,6 +96,8 @@ def _samples() -> list[Variant]:
         _sample("product", _product, tile, BLOCK=32, COPIES=4),
         _sample("large", _product, tile, BLOCK=128, COPIES=64),
         _sample("wrong", _wrong, row, BLOCK=16),
+        _sample("squares", _squares, row, num_warps=1, BLOCK=32),
+        _sample("fused", _squares, row, num_warps=1, BLOCK=32),
     ]
 
 
@@ -113,7 +124,10 @@ def _thin(chosen: list[Variant], most: int) -> list[Variant]:
 
 def _main(what: str, archs: list[str]) -> None:
     if what == "samples":
-        rows = [kc.inspect_variant(sample, arch) for sample in _samples() for arch in archs]
+        rows = []
+        for sample in _samples():
+            with patch.object(launch, "FP_FUSION", sample.name == "fused"):
+                rows += [kc.inspect_variant(sample, arch) for arch in archs]
     elif what == "fast":  # on one core, in the time of an ordinary test run
         rows = list(kc.inspect_all(_thin([v for v in variants() if v.fast], most=3), archs, jobs=1))
     else:
@@ -168,6 +182,12 @@ def test_too_much_shared_memory_is_seen(samples: dict[tuple[str, str], kc.Resour
     assert row.shared > row.shared_limit == 166_912
     assert any("shared memory" in claim for claim in row.broken_claims())
     assert row.occupancy == 0
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_a_product_fused_into_a_sum_over_lanes_is_seen(samples: dict[tuple[str, str], kc.Resources], arch: str) -> None:
+    assert any("differ in the last bit" in claim for claim in samples["fused", arch].broken_claims())
+    assert samples["squares", arch].broken_claims() == [], "as every launch of the kernels is compiled"
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "gfx942"])

@@ -108,6 +108,7 @@ BROKEN: list[dict[str, Any]] = [
     {"name": "memory_kernel", "atomics": "ATOMG.E.ADD.STRONG.GPU"},
     {"atomics": "REDG.E.ADD.F32.FTZ.RN.STRONG.GPU"},
     {"mma": ""},
+    {"fused_sums": 1},
     {"error": "CompilationError: no"},
 ]
 
