@@ -1,4 +1,4 @@
-"""Column sums of a (B, C) matrix: kernels/columns.py against torch.sum."""
+"""Column sums of a (B, C) matrix: kernels/equations/columns.py against torch.sum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import DEVICE, Case, cases, measure
-from fastget.kernels.columns import launch_column_sums
+from fastget.kernels.equations.columns import launch_column_sums
 
 
 def _prepare(case: Case) -> Any:

@@ -1,4 +1,4 @@
-"""The soft cross-entropy of one head by itself, forward: kernels/cross_entropy.py against the reference."""
+"""The soft cross-entropy of one head by itself, forward: kernels/equations/cross_entropy.py against the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixed labels and the structure loss by themselves: kernels/labels.py against the reference."""
+"""Mixed labels and the structure loss by themselves: kernels/equations/labels.py against the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One posterior by itself, forward: kernels/posterior.py against reference.posterior."""
+"""One posterior by itself, forward: kernels/equations/posterior.py against reference.posterior."""
 
 from __future__ import annotations
 

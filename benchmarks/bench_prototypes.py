@@ -1,4 +1,4 @@
-"""Class sums, prototypes and prior by themselves: kernels/prototypes.py against the reference."""
+"""Class sums, prototypes and prior by themselves: kernels/equations/prototypes.py against the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rebalancing by itself, forward: kernels/rebalance.py against reference.rebalance."""
+"""Rebalancing by itself, forward: kernels/equations/rebalance.py against reference.rebalance."""
 
 from __future__ import annotations
 

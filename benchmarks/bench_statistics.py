@@ -9,8 +9,8 @@ from torch import Tensor
 
 from benchmarks.common import TAU, Case, cases, measure
 from fastget import reference
-from fastget.kernels.logits import POSTERIOR, launch_logits
-from fastget.kernels.statistics import BY_LABELS, launch_statistics
+from fastget.kernels.logits import launch_logits
+from fastget.kernels.statistics import launch_statistics
 
 
 class _Inputs(NamedTuple):
@@ -37,7 +37,7 @@ def _reference(x: _Inputs) -> object:
 
 
 def _triton(x: _Inputs) -> object:
-    return launch_statistics(x.features, x.logits, TAU, POSTERIOR, BY_LABELS, x.labels)
+    return launch_statistics(x.features, x.logits, "posterior", False, x.labels)
 
 
 @cases

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from fastget import kernels, reference
+from fastget.kernels.audit.step import StepInputs
+from fastget.kernels.audit.traffic import SIZES
 from fastget.kernels.launch import record
-from fastget.kernels.traffic import SIZES, StepInputs
 from fastget.selftest.kernels import bandwidth_limit, make_inputs
 
 TAU, GAMMA_Q = 0.15, 0.5

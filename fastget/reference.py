@@ -217,7 +217,7 @@ def expectation(
     prior_estimate: str = "likelihood",  # "likelihood", "posterior" or "nearest"
     prior_shrinkage: bool = False,
     use_y_M: bool = False,  # class sums by y_M
-    labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums yet
+    labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums
 ) -> Expectation:
     """E: the posteriors under mu, mu_g and mu_f from one stacked product, y_M, and the sums over the batch."""
     C = mu.shape[0]
@@ -297,21 +297,15 @@ def update_memory_(
     gamma_pi: float,
     *,
     floor: float = PRIOR_FLOOR,
-    features: Tensor | None = None,  # (B, D), with labels: class sums made here; else those of `e`
-    labels: Tensor | None = None,  # (B,) int64
     skip: Tensor | None = None,  # (), not 0: leave the memory as it is (an overflow of the loss scaler)
 ) -> None:
     """The memory: Eqs. (3) and (4). A batch with a non-finite feature or posterior leaves it untouched, and `health`
     notes it."""
-    if features is not None and labels is not None:
-        sums, counts = class_sums(features, labels, mu.shape[0])
-    else:
-        if e.sums is None or e.counts is None:
-            raise ValueError("update_memory_() needs class sums: those of expectation(), or features and labels")
-        sums, counts = e.sums, e.counts
+    if e.sums is None or e.counts is None:
+        raise ValueError("update_memory_() needs class sums: call expectation() with labels, or with use_y_M=True")
     bad = (e.bad_rows > 0) | ~torch.isfinite(e.prior_sum).all()  # NaN in the features, or in the prototypes
     keep = bad if skip is None else bad | (skip != 0)
-    mu.copy_(torch.where(keep, mu, update_prototypes(mu, sums, counts, gamma_mu)))
+    mu.copy_(torch.where(keep, mu, update_prototypes(mu, e.sums, e.counts, gamma_mu)))
     pi.copy_(torch.where(keep, pi, update_prior(pi, e.prior_sum / e.rows, gamma_pi, floor)))
     updates, refused = health.unbind()
     health.copy_(torch.stack([updates + 1, torch.where(bad & (refused < 0), updates, refused)]))

@@ -9,9 +9,10 @@ A step is six launches, each waiting for sums that the one before it made:
 5. backward.py    gradients to features, mu_g and mu_f
 6. memory.py      prototypes and prior, with the class sums where the labels came late
 
-Every sum has one owner that adds in a fixed order: no atomics, the same bits each time. The other files hold the
-equations by themselves, made of the same device functions (tile.py), and what surrounds a launch: configs.py (block
-sizes), checks.py (what is refused), wrap.py (eager and compiled operators), launch.py, catalogue.py.
+Every sum has one owner that adds in a fixed order: no atomics, the same bits each time. Around a launch stand tile.py
+(device functions that several share), configs.py (block sizes), checks.py (what is refused), wrap.py (eager and
+compiled operators) and launch.py. equations/ holds the equations by themselves, made of the same device functions;
+audit/ finds what the kernels cost.
 """
 
 if __name__ != "fastget.kernels":
@@ -20,14 +21,14 @@ if __name__ != "fastget.kernels":
         "write `from fastget import kernels` (a bare `kernels` is another project's name)"
     )
 
-from fastget.kernels.cross_entropy import soft_cross_entropy
+from fastget.kernels.equations.cross_entropy import soft_cross_entropy
+from fastget.kernels.equations.labels import mixed_labels, shrink_prior, structure_loss
+from fastget.kernels.equations.posterior import nearest_histogram, posterior
+from fastget.kernels.equations.prototypes import class_sums, update_prior, update_prototypes
+from fastget.kernels.equations.rebalance import rebalance
 from fastget.kernels.expectation import Expectation, expectation
-from fastget.kernels.labels import mixed_labels, shrink_prior, structure_loss
 from fastget.kernels.memory import update_memory_
 from fastget.kernels.objective import Objective, objective
-from fastget.kernels.posterior import nearest_histogram, posterior
-from fastget.kernels.prototypes import class_sums, update_prior, update_prototypes
-from fastget.kernels.rebalance import rebalance
 
 __all__ = [
     "Expectation",

@@ -16,8 +16,10 @@ import torch
 import triton
 from torch import Tensor
 
-# Triton 3.10 changes its default: a multiply and the add after it become one instruction, as torch's own kernels do.
-FP_FUSION = True
+# Off: fused, the first add of a sum over products (`tl.sum(f * f, 1)`) takes one of its two numbers unrounded, so that
+# lanes hold sums of one row that differ in the last bit, and which of them is stored is not defined. tl.dot says itself
+# what it fuses.
+FP_FUSION = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,11 @@ def launch(
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         options = compile_options(num_warps, num_stages, "cuda" if torch.version.hip is None else "hip")
         kernel[tuple(grid)](*args, **options, **constexprs)
+
+
+def empty(like: Tensor, *shape: int) -> Tensor:
+    """Room for float32 results, beside `like`."""
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
 def _alias(value: Any) -> Any:

@@ -10,57 +10,92 @@ import triton.language as tl
 from torch import Tensor
 
 from fastget.kernels import configs
-from fastget.kernels.checks import check_device, check_float, check_labels, check_like, check_pair
+from fastget.kernels.checks import check_device, check_float, check_like
 from fastget.kernels.expectation import Expectation
-from fastget.kernels.launch import interpreting, launch
-from fastget.kernels.prototypes import PRIOR_FLOOR, move_prior, move_prototypes
+from fastget.kernels.launch import launch
 from fastget.kernels.wrap import Operator
+
+PRIOR_FLOOR = 1e-8  # the least entry of pi, so that its log is finite
 
 
 @triton.jit
-def nonfinite(values, C, BC: tl.constexpr):
+def nonfinite(values, C, BLOCK_C: tl.constexpr):
     """How many of (C,) values are NaN or infinite."""
-    count = tl.zeros((BC,), tl.int32)
-    for c0 in range(0, C, BC):
-        classes = c0 + tl.arange(0, BC)
+    count = tl.zeros((BLOCK_C,), tl.int32)
+    for c0 in range(0, C, BLOCK_C):
+        classes = c0 + tl.arange(0, BLOCK_C)
         x = tl.load(values + classes, mask=classes < C, other=0.0)
         count += (tl.abs(x) < float("inf")).to(tl.int32)
-    return tl.cdiv(C, BC) * BC - tl.sum(count, 0)
+    return tl.cdiv(C, BLOCK_C) * BLOCK_C - tl.sum(count, 0)
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit
+def moved_prototypes(
+    mu, sums, counts, block, gamma_mu, C, D, mu_c, mu_d, sums_c, sums_d, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """Eq. (4) on one tile of mu: the old values, the new, where they lie in it, and which are moved."""
+    blocks = tl.cdiv(D, BLOCK_D)
+    classes = block // blocks * BLOCK_C + tl.arange(0, BLOCK_C)
+    depth = block % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
+    held = classes < C
+    inside = held[:, None] & (depth < D)[None, :]
+    wide_classes, wide_depth = classes[:, None].to(tl.int64), depth[None, :].to(tl.int64)
+    count = tl.load(counts + classes, mask=held, other=0.0).to(tl.float32)[:, None]
+    total = tl.load(sums + wide_classes * sums_c + wide_depth * sums_d, mask=inside, other=0.0).to(tl.float32)
+    old = tl.load(mu + wide_classes * mu_c + wide_depth * mu_d, mask=inside, other=0.0).to(tl.float32)
+    new = (1.0 - gamma_mu) * old + gamma_mu * (total / tl.maximum(count, 1.0))
+    return old, new, wide_classes, wide_depth, inside, count > 0
+
+
+@triton.jit
+def move_prior(pi, P_bar, out, share, gamma_pi, floor, C, BLOCK_C: tl.constexpr):
+    """Eq. (3), P_bar times `share`: the whole prior in one program."""
+    total = tl.zeros((BLOCK_C,), tl.float32)
+    for c0 in range(0, C, BLOCK_C):
+        c = c0 + tl.arange(0, BLOCK_C)
+        old = tl.load(pi + c, mask=c < C, other=0.0).to(tl.float32)
+        new = tl.load(P_bar + c, mask=c < C, other=0.0).to(tl.float32) * share
+        total += (1.0 - gamma_pi) * old + gamma_pi * new
+    norm = tl.sum(total, 0)
+    for c0 in range(0, C, BLOCK_C):
+        c = c0 + tl.arange(0, BLOCK_C)
+        old = tl.load(pi + c, mask=c < C, other=0.0).to(tl.float32)
+        new = tl.load(P_bar + c, mask=c < C, other=0.0).to(tl.float32) * share
+        mixed = ((1.0 - gamma_pi) * old + gamma_pi * new) / norm
+        tl.store(out + c, tl.where(mixed < floor, floor, mixed), mask=c < C)  # a NaN stays one
+
+
+@triton.jit
 def memory_kernel(
     mu,  # (C, D) in place
     pi,  # (C,) in place
-    health,  # (2,) int64 in place
-    counts, sums,  # (C,), (C, D): read unless LATE
-    features, labels,  # (B, D), (B,) int64: read with LATE
+    health,  # (2,) int64 in place: updates so far, and the first that was refused
+    sums, counts,  # (C, D), (C,)
     prior_sum,  # (C,)
     rows, bad_rows,  # ()
-    skip,  # () read with SKIP
-    B, C, D, mu_c, mu_d, sums_c, sums_d, stride_b, stride_d, stride_y,
-    gamma_mu, gamma_pi, floor,
-    LATE: tl.constexpr, SKIP: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    BC: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+    skip,  # (), or None
+    C, D, mu_c, mu_d, sums_c, sums_d, gamma_mu, gamma_pi, floor,
+    PRIOR_C: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """mu[c] <- (1 - gamma_mu) mu[c] + gamma_mu sums[c] / counts[c] where counts[c] > 0; pi by Eq. (3). No gradient.
 
     The last program has the prior and `health`, the others a tile of mu each. No atomics: every element has one owner.
+    A class without a sample is not written at all.
     """
     pid = tl.program_id(0)
-    bad = (tl.load(bad_rows) > 0) | (nonfinite(prior_sum, C, BC) > 0)
+    bad = (tl.load(bad_rows) > 0) | (nonfinite(prior_sum, C, PRIOR_C) > 0)
     keep = bad
-    if SKIP:
+    if skip is not None:
         keep = bad | (tl.load(skip) != 0)
     if pid < tl.num_programs(0) - 1:
         if keep == 0:
-            move_prototypes(
-                mu, mu, counts, sums, features, labels, pid, gamma_mu, B, C, D, mu_c, mu_d, mu_c, mu_d,
-                sums_c, sums_d, stride_b, stride_d, stride_y, LATE, True, PRECISION, UPCAST, BN, BD, BK,
-            )  # fmt: skip
+            _, new, classes, depth, inside, moved = moved_prototypes(
+                mu, sums, counts, pid, gamma_mu, C, D, mu_c, mu_d, sums_c, sums_d, BLOCK_C, BLOCK_D
+            )
+            tl.store(mu + classes * mu_c + depth * mu_d, new, mask=inside & moved)
     else:
         if keep == 0:
-            move_prior(pi, prior_sum, pi, 1.0 / tl.load(rows), gamma_pi, floor, C, BC)
+            move_prior(pi, prior_sum, pi, 1.0 / tl.load(rows), gamma_pi, floor, C, PRIOR_C)
         updates = tl.load(health)
         refused = tl.load(health + 1)
         tl.store(health, updates + 1)
@@ -71,38 +106,22 @@ def _update(
     mu: Tensor,
     pi: Tensor,
     health: Tensor,
+    sums: Tensor,
+    counts: Tensor,
     prior_sum: Tensor,
     rows: Tensor,
     bad_rows: Tensor,
+    skip: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
     gamma_mu: float,
     gamma_pi: float,
     floor: float,
-    counts: Optional[Tensor],  # noqa: UP045
-    sums: Optional[Tensor],  # noqa: UP045
-    features: Optional[Tensor],  # noqa: UP045
-    labels: Optional[Tensor],  # noqa: UP045
-    skip: Optional[Tensor],  # noqa: UP045
 ) -> None:
-    (C, D), late = mu.shape, features is not None
-    B = features.shape[0] if features is not None else 0
-    config = configs.class_sums()
-
-    def pointer(t: Tensor | None) -> Tensor:
-        return mu if t is None else t  # an absent one is never read
-
+    (C, D), config = mu.shape, configs.prototypes()
+    tensors = (mu, pi, health, sums, counts, prior_sum, rows, bad_rows, skip)
     launch(
-        memory_kernel,
-        (triton.cdiv(C, config.BM) * triton.cdiv(D, config.BN) + 1,),
-        mu, pi, health, pointer(counts), pointer(sums), pointer(features), pointer(labels),
-        prior_sum, rows, bad_rows, pointer(skip),
-        B, C, D, *mu.stride(), *(sums.stride() if sums is not None else (0, 0)),
-        *(features.stride() if features is not None else (0, 0)), labels.stride(0) if labels is not None else 0,
-        gamma_mu, gamma_pi, floor,
-        reads=(mu, pi, health, counts, sums, features, labels, prior_sum, rows, bad_rows, skip),
-        writes=(mu, pi, health),
-        LATE=late, SKIP=skip is not None, PRECISION=config.precision, UPCAST=interpreting(),
-        BC=configs.prior_tile(C), BN=config.BM, BD=config.BN, BK=config.BK,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        memory_kernel, (triton.cdiv(C, config.BLOCK_C) * triton.cdiv(D, config.BLOCK_D) + 1,), *tensors,
+        C, D, *mu.stride(), *sums.stride(), gamma_mu, gamma_pi, floor,
+        reads=tensors, writes=(mu, pi, health), PRIOR_C=configs.prior_block(C), **vars(config),
     )  # fmt: skip
 
 
@@ -119,8 +138,6 @@ def update_memory_(
     gamma_pi: float,
     *,
     floor: float = PRIOR_FLOOR,
-    features: Tensor | None = None,  # (B, D), with labels: class sums made here; else those of `e`
-    labels: Tensor | None = None,  # (B,) int64
     skip: Tensor | None = None,  # (), not 0: leave the memory as it is (an overflow of the loss scaler)
 ) -> None:
     """reference.update_memory_(mu, pi, health, e, gamma_mu, gamma_pi, ...), in one launch.
@@ -140,20 +157,13 @@ def update_memory_(
         if not vector.is_contiguous():
             raise ValueError(f"{name} is changed in place and must be contiguous, got stride {vector.stride()}")
     check_like("prior_sum of the expectation", e.prior_sum, tuple(pi.shape), device)
-    counts, sums = e.counts, e.sums
-    if features is not None and labels is not None:
-        check_pair(features, mu, "mu")
-        check_labels("labels", labels, features.shape[0], device)
-        counts = sums = None
-    else:
-        features = labels = None
-        if sums is None or counts is None:
-            raise ValueError("update_memory_() needs class sums: those of expectation(), or features and labels")
-        check_like("sums of the expectation", sums, tuple(mu.shape), device)
-        check_like("counts of the expectation", counts, tuple(pi.shape), device)
+    if e.sums is None or e.counts is None:
+        raise ValueError("update_memory_() needs class sums: call expectation() with labels, or with use_y_M=True")
+    check_like("sums of the expectation", e.sums, tuple(mu.shape), device)
+    check_like("counts of the expectation", e.counts, tuple(pi.shape), device)
     if skip is not None:
         check_device("skip", skip, device)
     _update_memory(
-        mu, pi, health, e.prior_sum, e.rows, e.bad_rows, float(gamma_mu), float(gamma_pi), float(floor),
-        counts, sums, features, labels, skip,
+        mu, pi, health, e.sums, e.counts, e.prior_sum, e.rows, e.bad_rows, skip,
+        float(gamma_mu), float(gamma_pi), float(floor),
     )  # fmt: skip

@@ -10,10 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from fastget.kernels import configs
-from fastget.kernels.backward import column_surplus, column_unit, column_weight, label_slope, launch_backward
+from fastget.kernels.backward import Head, label_slope, launch_backward
 from fastget.kernels.expectation import Expectation
-from fastget.kernels.launch import launch
-from fastget.kernels.tile import BROKEN, finite_max, first_best, largest, merge, row_logits
+from fastget.kernels.launch import empty, launch
+from fastget.kernels.tile import ROW_STATS, finite_max, first_best, inverse_root, store_row
 from fastget.kernels.wrap import Differentiable, Operator
 
 
@@ -28,211 +28,174 @@ class Objective(NamedTuple):
 
 
 @triton.jit
-def head_rows(
-    cos, log_priors, colsum, y, row_stats, losses, Q_parts, rows, live, B, C, gamma, inv_tau, unit, BN: tl.constexpr,
-):  # fmt: skip
-    """One head, one block of rows: max and sum of exponentials of P and Q, the loss, KL(Q || P), Q's column sums.
+def head_rows(S, colsum, y, row_stats, loss_part, kl_part, Q_part, rows, live, B, C, gamma, BLOCK_C: tl.constexpr):
+    """One head, one block of rows: what its P and Q are made of, the loss, KL(Q || P), Q's column sums.
 
     Also the slope at the likeliest class: where its P is over 1/2, as minus the sum of all others, which it equals.
     P - y cancels there when P is near 1, and the others' slopes are small numbers that do not.
     """
-    row = cos + rows[:, None].to(tl.int64) * C
-    top = tl.full(rows.shape, BROKEN, tl.float32)
-    for c0 in range(0, C, BN):
-        classes = c0 + tl.arange(0, BN)
-        inside = live[:, None] & (classes < C)[None, :]
-        top = tl.maximum(top, largest(tl.load(row + classes[None, :], mask=inside, other=BROKEN), inside))
+    row = S + rows[:, None].to(tl.int64) * C
     m = tl.full(rows.shape, float("-inf"), tl.float32)
     best = tl.zeros(rows.shape, tl.int32)
-    total = tl.zeros(rows.shape, tl.float32)
-    m_Q = m
-    total_Q = total
-    drift = total  # sum of exponentials times their columns' surplus
-    for c0 in range(0, C, BN):
-        classes = c0 + tl.arange(0, BN)
+    total = tl.zeros(rows.shape, tl.float32)  # sum_c exp(S - m)
+    total_Q = tl.zeros(rows.shape, tl.float32)  # sum_c exp(S - m) / sqrt(colsum)
+    for c0 in range(0, C, BLOCK_C):
+        classes = c0 + tl.arange(0, BLOCK_C)
         held = classes < C
-        inside = live[:, None] & held[None, :]
-        logits = row_logits(row, log_priors, classes, held, inside, top, inv_tau)
-        logits = tl.where(inside, logits, float("-inf"))
+        logits = tl.load(row + classes[None, :], mask=live[:, None] & held[None, :], other=float("-inf"))
         peak, column = first_best(logits, classes, held[None, :], C - 1)
         best = tl.where(peak > m, column, best)
         higher = tl.maximum(m, peak)
         fade, masses = tl.exp(m - finite_max(higher)), tl.exp(logits - finite_max(higher)[:, None])
         total = total * fade + tl.sum(masses, 1)
-        drift = drift * fade + tl.sum(masses * column_surplus(colsum, classes, held, unit)[None, :], 1)
+        total_Q = total_Q * fade + tl.sum(masses * inverse_root(colsum, classes, held)[None, :], 1)
         m = higher
-        logits += column_weight(colsum, classes, held)[None, :]
-        peak = tl.max(logits, 1)
-        m_Q, total_Q = merge(m_Q, total_Q, peak, tl.sum(tl.exp(logits - finite_max(peak)[:, None]), 1))
-    m, m_Q = finite_max(m), finite_max(m_Q)
-    total, total_Q = tl.where(live, total, 1.0), tl.where(live, total_Q, 1.0)
-    mean = drift / total
-    wide_B = tl.cast(B, tl.int64)
-    tl.store(row_stats + rows, m, mask=live)
-    tl.store(row_stats + wide_B + rows, total, mask=live)
-    tl.store(row_stats + 2 * wide_B + rows, m_Q, mask=live)
-    tl.store(row_stats + 3 * wide_B + rows, total_Q, mask=live)
-    tl.store(row_stats + 4 * wide_B + rows, best.to(tl.float32), mask=live)
-    tl.store(row_stats + 6 * wide_B + rows, top, mask=live)
-    tl.store(row_stats + 7 * wide_B + rows, mean, mask=live)
+    m, total = finite_max(m), tl.where(live, total, 1.0)
+    ratio = total / tl.where(live, total_Q, 1.0)
+    log_total = tl.log(total)
 
-    log_total, log_total_Q = tl.log(total)[:, None], tl.log(total_Q)[:, None]
     loss = tl.zeros(rows.shape, tl.float32)
     kl = tl.zeros(rows.shape, tl.float32)
     others = tl.zeros(rows.shape, tl.float32)
     own = tl.zeros(rows.shape, tl.float32)
-    for c0 in range(0, C, BN):
-        classes = c0 + tl.arange(0, BN)
+    for c0 in range(0, C, BLOCK_C):
+        classes = c0 + tl.arange(0, BLOCK_C)
         held = classes < C
         inside = live[:, None] & held[None, :]
-        logits = row_logits(row, log_priors, classes, held, inside, top, inv_tau)
-        log_P = (logits - m[:, None]) - log_total
-        log_Q = (logits + column_weight(colsum, classes, held)[None, :] - m_Q[:, None]) - log_total_Q
-        Q = tl.where(inside, tl.exp(log_Q), 0.0)
+        logits = tl.load(row + classes[None, :], mask=inside, other=0.0)
+        log_P = (logits - m[:, None]) - log_total[:, None]
+        P = tl.where(inside, tl.exp(log_P), 0.0)
+        tilt = inverse_root(colsum, classes, held)[None, :] * ratio[:, None]
+        Q = P * tilt
         hot = (y[:, None] == classes[None, :]) & inside
         label = (1.0 - gamma) * Q + gamma * hot.to(tl.float32)
-        surplus = column_surplus(colsum, classes, held, unit)[None, :]
-        slope = tl.where(inside, label_slope(tl.exp(log_P), Q, surplus, mean[:, None], hot, gamma), 0.0)
+        loss -= tl.sum(tl.where(label == 0, 0.0, label * log_P), 1)  # a NaN stays one: it must be seen
+        kl += tl.sum(tl.where(Q == 0, 0.0, Q * tl.log(tilt)), 1)
+        slope = label_slope(P, tilt, hot, gamma)
         likeliest = classes[None, :] == best[:, None]
         others += tl.sum(tl.where(likeliest, 0.0, slope), 1)
         own += tl.sum(tl.where(likeliest, slope, 0.0), 1)
-        loss -= tl.sum(tl.where(label == 0, 0.0, label * log_P), 1)  # a NaN stays one: it must be seen
-        kl += tl.sum(tl.where(Q == 0, 0.0, Q * (log_Q - log_P)), 1)
-        tl.store(Q_parts + classes, tl.sum(Q, 0), mask=held)
-    tl.store(row_stats + 5 * wide_B + rows, tl.where(total < 2, -others, own), mask=live)
-    tl.store(losses, tl.sum(tl.where(live, loss, 0.0), 0))
-    tl.store(losses + 1, tl.sum(tl.where(live, kl, 0.0), 0))
+        tl.store(Q_part + classes, tl.sum(Q, 0), mask=held)
+    slope = tl.where(total < 2, -others, own)
+    store_row(row_stats, rows, live, B, m, total, ratio, best, slope)
+    tl.store(loss_part, tl.sum(tl.where(live, loss, 0.0), 0))
+    tl.store(kl_part, tl.sum(tl.where(live, kl, 0.0), 0))
 
 
 @triton.jit(do_not_specialize=["B"])
 def objective_kernel(
-    cos_g, cos_f,  # (B, C) int32
-    log_prior,  # (C,) float64
+    S_g, S_f,  # (B, C)
     colsum_g, colsum_f,  # (C,)
     y_M,  # (B,) int64
-    row_stats,  # (16, B) out, of g then of f: max and sum of exponentials of P, of Q, likeliest class, slope there,
-    #             largest cosine, sum_c P surplus
-    losses,  # (2, blocks, 2) out: each block's sum of the rows' losses, and of KL(Q || P)
+    rows_g, rows_f,  # (ROW_STATS, B) out, for the backward pass
+    loss_parts, kl_parts,  # (2, blocks) out: each block's sum of its rows' losses, and of KL(Q || P)
     Q_parts,  # (2, blocks, C) out: each block's column sums of Q
-    B, C, gamma_g, gamma_f, inv_tau, unit,
-    BM: tl.constexpr, BN: tl.constexpr,
+    B, C, gamma_g, gamma_f,
+    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Q = softmax(S - 0.5 log colsum); y = (1 - gamma) Q + gamma onehot(y_M); row loss = -sum_c y log softmax(S).
+    """Q = P / sqrt(colsum), rows renormalised; y = (1 - gamma) Q + gamma onehot(y_M); row loss = -sum_c y log P.
 
-    d loss / dS = P - y, Q and y being constants: kernels/backward.py.
-    Differs from Eq. (6): Q is taken from the logits and not from P, the same number, so that a P that underflows does
-    no harm. Each program owns a block of rows of one head.
+    d loss / dS = P - y, Q and y being constants: kernels/backward.py. Each program owns a block of rows of one head.
     """
     block = tl.program_id(0)
     blocks = tl.num_programs(0)
-    rows = block * BM + tl.arange(0, BM)
+    rows = block * BLOCK_B + tl.arange(0, BLOCK_B)
     live = rows < B
     y = tl.load(y_M + rows, mask=live, other=-1)
+    part = tl.program_id(1) * blocks + block
+    loss_part, kl_part, Q_part = loss_parts + part, kl_parts + part, Q_parts + part.to(tl.int64) * C
     if tl.program_id(1) == 0:
-        at = Q_parts + block.to(tl.int64) * C
-        head_rows(
-            cos_g, log_prior, colsum_g, y, row_stats, losses + 2 * block, at,
-            rows, live, B, C, gamma_g, inv_tau, unit, BN,
-        )  # fmt: skip
+        head_rows(S_g, colsum_g, y, rows_g, loss_part, kl_part, Q_part, rows, live, B, C, gamma_g, BLOCK_C)
     else:
-        at = Q_parts + (blocks + block).to(tl.int64) * C
-        head_rows(
-            cos_f, log_prior, colsum_f, y, row_stats + 8 * tl.cast(B, tl.int64), losses + 2 * (blocks + block), at,
-            rows, live, B, C, gamma_f, inv_tau, unit, BN,
-        )  # fmt: skip
+        head_rows(S_f, colsum_f, y, rows_f, loss_part, kl_part, Q_part, rows, live, B, C, gamma_f, BLOCK_C)
 
 
 @triton.jit
-def head_totals(losses, Q_parts, blocks, B, C, BM: tl.constexpr, BN: tl.constexpr):
-    """Mean loss and Eq. (5) of one head, from the blocks' sums in order."""
-    loss = tl.zeros((BM,), tl.float32)
-    kl = tl.zeros((BM,), tl.float32)
-    for b0 in range(0, blocks, BM):
-        block = b0 + tl.arange(0, BM)
-        loss += tl.load(losses + 2 * block, mask=block < blocks, other=0.0)
-        kl += tl.load(losses + 2 * block + 1, mask=block < blocks, other=0.0)
-    entropy = tl.zeros((BN,), tl.float32)
-    for c0 in range(0, C, BN):
-        classes = c0 + tl.arange(0, BN)
-        mass = tl.zeros((BN,), tl.float32)
-        for b0 in range(0, blocks, BM):
-            block = b0 + tl.arange(0, BM)
+def mean_of_parts(parts, blocks, B, BLOCK_B: tl.constexpr):
+    """What the blocks of rows summed up, added in order and divided by B."""
+    total = tl.zeros((BLOCK_B,), tl.float32)
+    for b0 in range(0, blocks, BLOCK_B):
+        block = b0 + tl.arange(0, BLOCK_B)
+        total += tl.load(parts + block, mask=block < blocks, other=0.0)
+    return tl.sum(total, 0) / B
+
+
+@triton.jit
+def structure(kl_parts, Q_parts, blocks, B, C, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Eq. (5): sum of KL(Q || P) / B + sum_c Qbar_c log Qbar_c, from the blocks' sums in order."""
+    entropy = tl.zeros((BLOCK_C,), tl.float32)
+    for c0 in range(0, C, BLOCK_C):
+        classes = c0 + tl.arange(0, BLOCK_C)
+        mass = tl.zeros((BLOCK_C,), tl.float32)
+        for b0 in range(0, blocks, BLOCK_B):
+            block = b0 + tl.arange(0, BLOCK_B)
             at = Q_parts + block[:, None].to(tl.int64) * C + classes[None, :]
             mass += tl.sum(tl.load(at, mask=(block < blocks)[:, None] & (classes < C)[None, :], other=0.0), 0)
         mean = mass / B
         entropy += mean * tl.log(tl.where(mean == 0, 1.0, mean))
-    return tl.sum(loss, 0) / B, tl.sum(kl, 0) / B + tl.sum(entropy, 0)
+    return mean_of_parts(kl_parts, blocks, B, BLOCK_B) + tl.sum(entropy, 0)
 
 
 @triton.jit(do_not_specialize=["blocks", "B"])
 def totals_kernel(
-    losses,  # (2, blocks, 2)
+    loss_parts, kl_parts,  # (2, blocks)
     Q_parts,  # (2, blocks, C)
     loss, loss_g, loss_f, structure_g, structure_f,  # () out
     blocks, B, C,
-    BM: tl.constexpr, BN: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """loss_h = sum of the rows' losses / B; structure_h = sum KL / B + sum_c Qbar_c log Qbar_c. One program."""
-    total_g, metric_g = head_totals(losses, Q_parts, blocks, B, C, BM, BN)
-    total_f, metric_f = head_totals(losses + 2 * blocks, Q_parts + tl.cast(blocks, tl.int64) * C, blocks, B, C, BM, BN)
+    total_g = mean_of_parts(loss_parts, blocks, B, BLOCK_B)
+    total_f = mean_of_parts(loss_parts + blocks, blocks, B, BLOCK_B)
     tl.store(loss, total_g + total_f)
     tl.store(loss_g, total_g)
     tl.store(loss_f, total_f)
-    tl.store(structure_g, metric_g)
-    tl.store(structure_f, metric_f)
+    Q_f = Q_parts + tl.cast(blocks, tl.int64) * C
+    tl.store(structure_g, structure(kl_parts, Q_parts, blocks, B, C, BLOCK_B, BLOCK_C))
+    tl.store(structure_f, structure(kl_parts + blocks, Q_f, blocks, B, C, BLOCK_B, BLOCK_C))
 
 
 def _forward(
     features: Tensor,
     mu_g: Tensor,
     mu_f: Tensor,
-    cos_g: Tensor,
-    cos_f: Tensor,
+    S_g: Tensor,
+    S_f: Tensor,
     colsum_g: Tensor,
     colsum_f: Tensor,
     y_M: Tensor,
-    scales: Tensor,
+    log_prior: Tensor,
+    norm: Tensor,
+    norm_g: Tensor,
+    norm_f: Tensor,
     tau: float,
     gamma_g: float,
     gamma_f: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    B, C = cos_g.shape
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    B, C = S_g.shape
     config = configs.objective(B, C)
-    blocks = triton.cdiv(B, config.BM)
+    blocks = triton.cdiv(B, config.BLOCK_B)
 
-    def empty(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.float32, device=cos_g.device)
-
-    row_stats, losses, Q_parts = empty(16, B), empty(2, blocks, 2), empty(2, blocks, C)
+    rows_g, rows_f = empty(S_g, ROW_STATS, B), empty(S_g, ROW_STATS, B)
+    parts = (empty(S_g, 2, blocks), empty(S_g, 2, blocks), empty(S_g, 2, blocks, C))
+    inputs = (S_g, S_f, colsum_g, colsum_f, y_M)
     launch(
-        objective_kernel,
-        (blocks, 2),
-        cos_g, cos_f, scales[:C], colsum_g, colsum_f, y_M, row_stats, losses, Q_parts,
-        B, C, gamma_g, gamma_f, 1.0 / tau, column_unit(B, C),
-        reads=(cos_g, cos_f, scales[:C], colsum_g, colsum_f, y_M),
-        writes=(row_stats, losses, Q_parts),
-        BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+        objective_kernel, (blocks, 2), *inputs, rows_g, rows_f, *parts, B, C, gamma_g, gamma_f,
+        reads=inputs, writes=(rows_g, rows_f, *parts), **vars(config),
     )  # fmt: skip
-    out = (empty(), empty(), empty(), empty(), empty())
-    config = configs.totals(C)
-    launch(
-        totals_kernel,
-        (1,),
-        losses, Q_parts, *out, blocks, B, C,
-        reads=(losses, Q_parts),
-        writes=out,
-        BM=config.BM, BN=config.BN, num_warps=config.num_warps,
-    )  # fmt: skip
-    return (*out, row_stats)
+    out = (empty(S_g), empty(S_g), empty(S_g), empty(S_g), empty(S_g))
+    launch(totals_kernel, (1,), *parts, *out, blocks, B, C, reads=parts, writes=out, **vars(configs.totals(C)))
+    return (*out, rows_g, rows_f)
 
 
-def _fake(features: Tensor, mu_g: Tensor, mu_f: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return tuple(features.new_empty(s, dtype=torch.float32) for s in (*[()] * 5, (16, features.shape[0])))
+def _fake(features: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    shapes = (*[()] * 5, *[(ROW_STATS, features.shape[0])] * 2)
+    return tuple(features.new_empty(shape, dtype=torch.float32) for shape in shapes)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, tau, gamma_g, gamma_f = inputs
-    ctx.save_for_backward(*tensors, output[5])
+    ctx.save_for_backward(*tensors, *output[5:])
     ctx.numbers = (tau, gamma_g, gamma_f)
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
@@ -242,13 +205,17 @@ def _gradient(
     features: Tensor,
     mu_g: Tensor,
     mu_f: Tensor,
-    cos_g: Tensor,
-    cos_f: Tensor,
+    S_g: Tensor,
+    S_f: Tensor,
     colsum_g: Tensor,
     colsum_f: Tensor,
     y_M: Tensor,
-    scales: Tensor,
-    row_stats: Tensor,
+    log_prior: Tensor,
+    norm: Tensor,
+    norm_g: Tensor,
+    norm_f: Tensor,
+    rows_g: Tensor,
+    rows_f: Tensor,
     numbers: list[float],
     grads: list[Tensor],
     has: list[bool],
@@ -259,36 +226,35 @@ def _gradient(
     tau, gamma_g, gamma_f = numbers
     grad_loss, grad_g, grad_f = (next(arrived) if there else None for there in has)
     found = launch_backward(
-        features, mu_g, mu_f, cos_g, cos_f, scales, tau,
-        needs=(needs[0], needs[1], needs[2]), colsums=(colsum_g, colsum_f), y_M=y_M, row_stats=row_stats,
-        gammas=(gamma_g, gamma_f), grads=(grad_loss, grad_g, grad_f),
+        features, y_M, log_prior, norm, tau, grad_loss,
+        Head(mu_g, S_g, colsum_g, rows_g, norm_g, gamma_g, grad_g),
+        Head(mu_f, S_f, colsum_f, rows_f, norm_f, gamma_f, grad_f),
+        paths(has, needs),
     )  # fmt: skip
     return [d for d in found if d is not None]
 
 
 def _gradient_fake(features: Tensor, mu_g: Tensor, mu_f: Tensor, *rest: Any) -> list[Tensor]:
-    needs = _paths(rest[-2], rest[-1])
     return [torch.empty_like(t, memory_format=torch.contiguous_format)
-            for t, need in zip((features, mu_g, mu_f), needs, strict=True) if need]  # fmt: skip
+            for t, path in zip((features, mu_g, mu_f), paths(rest[-2], rest[-1]), strict=True) if path]  # fmt: skip
 
 
-def _paths(has: list[bool], needs: list[bool]) -> tuple[bool, bool, bool]:
-    """Which gradients exist: asked for, and reached by an incoming one."""
+def paths(has: list[bool], needs: list[bool]) -> tuple[bool, bool, bool]:
+    """Which of d_features, d_mu_g, d_mu_f exist: asked for, and reached by a gradient of loss, loss_g or loss_f."""
     g, f = has[0] or has[1], has[0] or has[2]
     return needs[0] and (g or f), needs[1] and g, needs[2] and f
 
 
 def _backward(run: Any, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    *tensors, row_stats = ctx.saved_tensors
     has = [g is not None for g in grads[:3]]
     needs = list(ctx.needs_input_grad[:3])
     found: list[Tensor | None] = [None, None, None]
-    paths = _paths(has, needs)
-    if any(paths):
+    wanted = paths(has, needs)
+    if any(wanted):
         arrived = [g for g in grads[:3] if g is not None]
-        made = iter(run(*tensors, row_stats, list(ctx.numbers), arrived, has, needs))
-        found = [next(made) if path else None for path in paths]
-    return (*found, *[None] * 9)
+        made = iter(run(*ctx.saved_tensors, list(ctx.numbers), arrived, has, needs))
+        found = [next(made) if path else None for path in wanted]
+    return (*found, *[None] * 12)
 
 
 _objective = Differentiable(
@@ -309,8 +275,8 @@ def objective(
     if not isinstance(e, Expectation):
         raise ValueError("objective() needs what fastget.kernels.expectation() makes; this Expectation is of another "
                          "backend: use the same one for both")  # fmt: skip
-    loss, loss_g, loss_f, structure_g, structure_f, _ = _objective(
-        e.features, e.mu_g, e.mu_f, e.cos_g, e.cos_f, e.colsum_g, e.colsum_f, e.y_M, e.scales,
+    loss, loss_g, loss_f, structure_g, structure_f, *_ = _objective(
+        e.features, e.mu_g, e.mu_f, e.S_g, e.S_f, e.colsum_g, e.colsum_f, e.y_M, *e.scales,
         float(e.tau), float(gamma_g), float(gamma_f),
     )  # fmt: skip
     return Objective(loss, loss_g, loss_f, structure_g, structure_f)

@@ -2,120 +2,137 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fastget.kernels import configs
-from fastget.kernels.launch import interpreting, launch
-from fastget.kernels.logits import Logits
-from fastget.kernels.tile import add_class_sums, logit, merged_best, merged_softmax
+from fastget.kernels.launch import launch
+from fastget.kernels.logits import Logits, strides
+from fastget.kernels.tile import (
+    PART_ESTIMATE,
+    PART_F,
+    PART_G,
+    PART_MU,
+    add_class_sums,
+    merged_best,
+    merged_softmax,
+)
 
-BY_NOTHING, BY_LABELS, BY_Y_M = 0, 1, 2  # which class sums
+# The programs of one block of classes, each with one kind of column.
+COLUMNS_G = tl.constexpr(0)
+COLUMNS_F = tl.constexpr(1)
+KINDS = tl.constexpr(3)
 
 
 @triton.jit
-def write_labels(parts, y_M, first, B, C, T, BM: tl.constexpr):
+def write_labels(parts, y_M, block, B, C, T, BLOCK_B: tl.constexpr):
     """y_M of one block of rows."""
-    rows = first + tl.arange(0, BM)
+    rows = block * BLOCK_B + tl.arange(0, BLOCK_B)
     live = rows < B
-    tl.store(y_M + rows, merged_best(parts, 6, rows, live, B, T, C - 1).to(tl.int64), mask=live)
+    tl.store(y_M + rows, merged_best(parts, PART_MU, rows, live, B, T, C - 1).to(tl.int64), mask=live)
 
 
 @triton.jit
 def softmax_columns(
-    cos, log_prior, parts, top_slot, slot, classes, held, inv_tau, B, C, T, BM: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """Column sums of softmax(log_prior + cos / tau), over all rows in order. In float64: where P is flat the slopes
-    P - Q are as small as the columns' differences."""
-    total = tl.zeros((BC,), tl.float64)
-    for b0 in range(0, B, BM):
-        rows = b0 + tl.arange(0, BM)
+    S, offset, parts, PART: tl.constexpr, classes, held, B, C, T, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """Column sums of softmax(S - offset), over all rows in order."""
+    total = tl.zeros((BLOCK_C,), tl.float32)
+    for b0 in range(0, B, BLOCK_B):
+        rows = b0 + tl.arange(0, BLOCK_B)
         live = rows < B
-        at = cos + rows[:, None].to(tl.int64) * C + classes[None, :]
         inside = live[:, None] & held[None, :]
-        units = tl.load(at, mask=inside, other=0)
-        top, m, mass = merged_softmax(parts, top_slot, slot, rows, live, B, T, inv_tau)
-        logits = log_prior[None, :] + logit(units, top[:, None], inv_tau)
-        P = tl.where(inside, tl.exp(logits - m[:, None]) / mass[:, None], 0.0)
-        total += tl.sum(P.to(tl.float64), 0)
-    return total.to(tl.float32)
+        logits = tl.load(S + rows[:, None].to(tl.int64) * C + classes[None, :], mask=inside, other=float("-inf"))
+        m, mass = merged_softmax(parts, PART, rows, live, B, T)
+        total += tl.sum(tl.exp((logits - offset[None, :]) - m[:, None]) / mass[:, None], 0)
+    return total
 
 
 @triton.jit
-def nearest_columns(parts, classes, B, C, T, BM: tl.constexpr, BC: tl.constexpr):
+def nearest_columns(parts, classes, B, C, T, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr):
     """How many rows have each class for their nearest prototype."""
-    total = tl.zeros((BC,), tl.float32)
-    for b0 in range(0, B, BM):
-        rows = b0 + tl.arange(0, BM)
+    total = tl.zeros((BLOCK_C,), tl.float32)
+    for b0 in range(0, B, BLOCK_B):
+        rows = b0 + tl.arange(0, BLOCK_B)
         live = rows < B
-        nearest = merged_best(parts, 8, rows, live, B, T, C - 1)
+        nearest = merged_best(parts, PART_ESTIMATE, rows, live, B, T, C - 1)
         total += tl.sum(((nearest[:, None] == classes[None, :]) & live[:, None]).to(tl.float32), 0)
     return total
 
 
 @triton.jit
+def write_row_counts(norm, row_count, bad_rows, B, BLOCK_B: tl.constexpr):
+    """How many rows, and how many of them hold a non-finite feature."""
+    bad = tl.zeros((BLOCK_B,), tl.float32)
+    for b0 in range(0, B, BLOCK_B):
+        rows = b0 + tl.arange(0, BLOCK_B)
+        length = tl.load(norm + rows, mask=rows < B, other=0.0)
+        bad += (length != length).to(tl.float32)
+    tl.store(row_count, tl.cast(B, tl.float32))
+    tl.store(bad_rows, tl.sum(bad, 0))
+
+
+@triton.jit
 def write_columns(
-    cos_g, cos_f, scales, parts, statistics, block, inv_tau, B, C, T,
-    ESTIMATE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    S_g, S_f, log_prior, norm, parts, colsum_g, colsum_f, prior_sum, row_count, bad_rows, block, B, C, T,
+    ESTIMATE: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """One block of columns of P_g, of P_f or of the prior's estimate: three programs per block of classes.
+    """One block of columns of P_g, of P_f or of the prior's estimate.
 
     Differs from Eq. (3): it prints the batch mean of cos / tau, which is no distribution; this is that of its softmax.
     """
-    kind = block % 3
-    classes = block // 3 * BC + tl.arange(0, BC)
+    kind = block % KINDS
+    classes = block // KINDS * BLOCK_C + tl.arange(0, BLOCK_C)
     held = classes < C
-    log_prior = tl.load(scales + classes, mask=held, other=0.0).to(tl.float32)
-    if kind == 0:
-        total = softmax_columns(cos_g, log_prior, parts, 0, 1, classes, held, inv_tau, B, C, T, BM, BC)
-        tl.store(statistics + classes, total, mask=held)
-        if ESTIMATE == 0:
-            tl.store(statistics + 2 * C + classes, total, mask=held)
-    elif kind == 1:
-        total = softmax_columns(cos_f, log_prior, parts, 3, 4, classes, held, inv_tau, B, C, T, BM, BC)
-        tl.store(statistics + C + classes, total, mask=held)
+    nothing = tl.zeros((BLOCK_C,), tl.float32)
+    if kind == COLUMNS_G:
+        total = softmax_columns(S_g, nothing, parts, PART_G, classes, held, B, C, T, BLOCK_B, BLOCK_C)
+        tl.store(colsum_g + classes, total, mask=held)
+        if ESTIMATE == "posterior":
+            tl.store(prior_sum + classes, total, mask=held)
+    elif kind == COLUMNS_F:
+        total = softmax_columns(S_f, nothing, parts, PART_F, classes, held, B, C, T, BLOCK_B, BLOCK_C)
+        tl.store(colsum_f + classes, total, mask=held)
     else:
-        if ESTIMATE == 1:
-            flat = tl.zeros((BC,), tl.float32)
-            total = softmax_columns(cos_g, flat, parts, 0, 8, classes, held, inv_tau, B, C, T, BM, BC)
-            tl.store(statistics + 2 * C + classes, total, mask=held)
-        if ESTIMATE == 2:
-            total = nearest_columns(parts, classes, B, C, T, BM, BC)
-            tl.store(statistics + 2 * C + classes, total, mask=held)
-        if block == 2:
-            bad = tl.zeros((BM,), tl.float32)
-            for b0 in range(0, B, BM):
-                rows = b0 + tl.arange(0, BM)
-                norm = tl.load(scales + C + rows.to(tl.int64), mask=rows < B, other=0.0)
-                bad += (norm != norm).to(tl.float32)
-            tl.store(statistics + 3 * C, tl.cast(B, tl.float32))
-            tl.store(statistics + 3 * C + 1, tl.sum(bad, 0))
+        if ESTIMATE == "likelihood":
+            log_pi = tl.load(log_prior + classes, mask=held, other=0.0)
+            total = softmax_columns(S_g, log_pi, parts, PART_ESTIMATE, classes, held, B, C, T, BLOCK_B, BLOCK_C)
+            tl.store(prior_sum + classes, total, mask=held)
+        if ESTIMATE == "nearest":
+            total = nearest_columns(parts, classes, B, C, T, BLOCK_B, BLOCK_C)
+            tl.store(prior_sum + classes, total, mask=held)
+        if block < KINDS:
+            write_row_counts(norm, row_count, bad_rows, B, BLOCK_B)
 
 
 @triton.jit
 def write_class_sums(
     features, labels, parts, counts, sums, block, B, C, D, T, stride_b, stride_d, stride_y,
-    BY: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Each class's features summed, and its count: one block of classes and of the width, over all rows in order."""
-    blocks = tl.cdiv(D, BD)
-    classes = block // blocks * BN + tl.arange(0, BN)
-    depth = block % blocks * BD + tl.arange(0, BD)
+    """Each class's features summed, and its count, by the labels, or by y_M where there are none.
+
+    One block of classes and of the width, over all rows in order.
+    """
+    blocks = tl.cdiv(D, BLOCK_D)
+    classes = block // blocks * BLOCK_C + tl.arange(0, BLOCK_C)
+    depth = block % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
     held, deep = classes < C, depth < D
-    total = tl.zeros((BN, BD), tl.float32)
-    count = tl.zeros((BN,), tl.float32)
-    for b0 in range(0, B, BK):
-        rows = b0 + tl.arange(0, BK)
+    total = tl.zeros((BLOCK_C, BLOCK_D), tl.float32)
+    count = tl.zeros((BLOCK_C,), tl.float32)
+    for b0 in range(0, B, BLOCK_B):
+        rows = b0 + tl.arange(0, BLOCK_B)
         live = rows < B
-        if BY == 2:
-            y = merged_best(parts, 6, rows, live, B, T, C - 1)
-        else:
+        if labels is not None:
             y = tl.load(labels + rows.to(tl.int64) * stride_y, mask=live, other=-1).to(tl.int32)
+        else:
+            y = merged_best(parts, PART_MU, rows, live, B, T, C - 1)
         total, count = add_class_sums(
-            features, y, rows, live, classes, depth, deep, stride_b, stride_d, total, count, PRECISION, UPCAST
+            features, y, rows, live, classes, depth, deep, stride_b, stride_d, total, count, PRECISION
         )
     at = classes[:, None].to(tl.int64) * D + depth[None, :]
     tl.store(sums + at, total, mask=held[:, None] & deep[None, :])
@@ -123,36 +140,41 @@ def write_class_sums(
         tl.store(counts + classes, count, mask=held)
 
 
-@triton.jit(do_not_specialize=["B", "T", "row_programs", "column_programs"])
+@triton.jit(do_not_specialize=["B", "T"])
 def statistics_kernel(
-    cos_g, cos_f,  # (B, C) int32
-    scales,  # log prior C | |features| B | ...
-    parts,  # (slots, T, B)
-    features,  # (B, D)
-    labels,  # (B,) int64
+    S_g, S_f,  # (B, C)
+    log_prior,  # (C,)
+    norm,  # (B,)
+    parts,  # (PARTS, 2, T, B)
+    features,  # (B, D), read with sums
+    labels,  # (B,) int64; None: class sums by y_M
     y_M,  # (B,) int64 out
-    statistics,  # out: colsum_g C | colsum_f C | prior_sum C | rows 1 | bad_rows 1 | counts C | sums C * D
+    colsum_g, colsum_f, prior_sum,  # (C,) out
+    row_count, bad_rows,  # () out
+    counts, sums,  # (C,), (C, D) out; None: no class sums
     B, C, D, T, stride_b, stride_d, stride_y,
-    inv_tau, row_programs, column_programs,
-    ESTIMATE: tl.constexpr, BY: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    BR: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
-    BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+    ESTIMATE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
+    SUMS_B: tl.constexpr, SUMS_C: tl.constexpr, SUMS_D: tl.constexpr,
 ):  # fmt: skip
     """colsum[c] = sum_b P[b,c]; sums[c] = sum_b [y_b = c] f_b; y_M[b] = argmax_c S_mu[b,c]. No gradient.
 
     Three kinds of programs in one grid, each owner of what it writes, each summing in the order of the rows: no
     atomics, no partial sums in memory, the same bits whatever the order of the programs.
     """
-    pid = tl.program_id(0)
-    if pid < row_programs:
-        write_labels(parts, y_M, pid * BR, B, C, T, BR)
-    elif pid < row_programs + column_programs:
-        write_columns(cos_g, cos_f, scales, parts, statistics, pid - row_programs, inv_tau, B, C, T, ESTIMATE, BM, BC)
-    elif BY > 0:
-        counts = statistics + 3 * C + 2
+    block = tl.program_id(0)
+    label_blocks = tl.cdiv(B, BLOCK_B)
+    column_blocks = tl.cdiv(C, BLOCK_C) * KINDS
+    if block < label_blocks:
+        write_labels(parts, y_M, block, B, C, T, BLOCK_B)
+    elif block < label_blocks + column_blocks:
+        write_columns(
+            S_g, S_f, log_prior, norm, parts, colsum_g, colsum_f, prior_sum, row_count, bad_rows,
+            block - label_blocks, B, C, T, ESTIMATE, BLOCK_B, BLOCK_C,
+        )  # fmt: skip
+    elif sums is not None:
         write_class_sums(
-            features, labels, parts, counts, counts + C, pid - row_programs - column_programs,
-            B, C, D, T, stride_b, stride_d, stride_y, BY, PRECISION, UPCAST, BN, BD, BK,
+            features, labels, parts, counts, sums, block - label_blocks - column_blocks,
+            B, C, D, T, stride_b, stride_d, stride_y, PRECISION, SUMS_B, SUMS_C, SUMS_D,
         )  # fmt: skip
 
 
@@ -163,50 +185,71 @@ def class_sums_kernel(
     counts,  # (C,) out
     sums,  # (C, D) out
     B, C, D, stride_b, stride_d, stride_y,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """sums[c] = sum_b [y_b = c] f_b and counts[c] = sum_b [y_b = c]. No gradient."""
     write_class_sums(
-        features, labels, counts, counts, sums, tl.program_id(0), B, C, D, 0, stride_b, stride_d, stride_y,
-        1, PRECISION, UPCAST, BN, BD, BK,
+        features, labels, None, counts, sums, tl.program_id(0), B, C, D, 0, stride_b, stride_d, stride_y,
+        PRECISION, BLOCK_B, BLOCK_C, BLOCK_D,
     )  # fmt: skip
+
+
+class Statistics(NamedTuple):
+    """The sums over this rank's rows, views of one flat tensor that many ranks add up in one all-reduce."""
+
+    colsum_g: Tensor  # (C,) of P_g
+    colsum_f: Tensor  # (C,) of P_f
+    prior_sum: Tensor  # (C,) rows * P_bar of Eq. (3)
+    rows: Tensor  # () how many rows
+    bad_rows: Tensor  # () how many of them hold a non-finite feature
+    counts: Tensor | None  # (C,) of each class's samples
+    sums: Tensor | None  # (C, D) of their features
+
+
+def statistics_size(C: int, D: int, class_sums: bool) -> int:
+    """Elements of the flat tensor."""
+    return 3 * C + 2 + (C * (D + 1) if class_sums else 0)
+
+
+def statistics_views(flat: Tensor, C: int) -> Statistics:
+    """The parts of the flat tensor, in the reference's order."""
+    colsum_g, colsum_f, prior_sum = flat[: 3 * C].view(3, C)
+    tail = flat[3 * C + 2 :]
+    counts, sums = (tail[:C], tail[C:].view(C, -1)) if len(tail) else (None, None)
+    return Statistics(colsum_g, colsum_f, prior_sum, flat[3 * C], flat[3 * C + 1], counts, sums)
 
 
 def launch_statistics(
     features: Tensor,  # (B, D)
     logits: Logits,
-    tau: float,
-    estimate: int,
-    by: int,  # BY_NOTHING, BY_LABELS or BY_Y_M
-    labels: Tensor | None,  # (B,) int64 with BY_LABELS
+    estimate: str,  # "likelihood", "posterior" or "nearest"
+    use_y_M: bool,  # class sums by y_M
+    labels: Tensor | None,  # (B,) int64: class sums by these; neither: none
 ) -> tuple[Tensor, Tensor]:
-    """y_M (B,) int64 and the packed statistics, in one launch."""
-    assert logits.cos_g is not None
-    assert logits.cos_f is not None
-    B, D = features.shape
-    C = logits.cos_g.shape[1]
-    size = 3 * C + 2 + (C * (D + 1) if by else 0)
+    """y_M (B,) int64 and the flat statistics, in one launch."""
+    assert logits.S_g is not None
+    (B, D), C = features.shape, logits.S_g.shape[1]
+    class_sums = use_y_M or labels is not None
     y_M = torch.empty(B, dtype=torch.int64, device=features.device)
-    statistics = torch.empty(size, dtype=torch.float32, device=features.device)
-    config = configs.class_sums()
-    columns = configs.columns(C)
-    row_programs, column_programs = triton.cdiv(B, configs.LABEL_ROWS), 3 * triton.cdiv(C, columns.BN)
-    sum_programs = triton.cdiv(C, config.BM) * triton.cdiv(D, config.BN) if by else 0
+    flat = torch.empty(statistics_size(C, D, class_sums), dtype=torch.float32, device=features.device)
+    views = statistics_views(flat, C)
+    tile, columns = configs.class_sums(), configs.columns(C)
+    programs = triton.cdiv(B, columns.BLOCK_B) + KINDS.value * triton.cdiv(C, columns.BLOCK_C)
+    if class_sums:
+        programs += triton.cdiv(C, tile.BLOCK_C) * triton.cdiv(D, tile.BLOCK_D)
+    log_prior, norm, _, _ = logits.scales
+    inputs = (logits.S_g, logits.S_f, log_prior if estimate == "likelihood" else None, norm, logits.parts)
+    sources = (features if class_sums else None, labels)
     launch(
         statistics_kernel,
-        (row_programs + column_programs + sum_programs,),
-        logits.cos_g, logits.cos_f, logits.scales, logits.parts, features, y_M if labels is None else labels,
-        y_M, statistics,
-        B, C, D, logits.tiles, *features.stride(), 1 if labels is None else labels.stride(0),
-        1.0 / tau, row_programs, column_programs,
-        reads=(logits.cos_g, logits.cos_f, logits.scales, logits.parts, features if by else None, labels),
-        writes=(y_M, statistics),
-        ESTIMATE=estimate, BY=by, PRECISION=config.precision, UPCAST=interpreting(),
-        BR=configs.LABEL_ROWS, BM=columns.BM, BC=columns.BN, BN=config.BM, BD=config.BN, BK=config.BK,
-        num_warps=columns.num_warps,
-        num_stages=config.num_stages,
+        (programs,),
+        *inputs, *sources, y_M, *views,
+        B, C, D, logits.parts.shape[2], *strides(sources[0]), 0 if labels is None else labels.stride(0),
+        reads=(*inputs, *sources), writes=(y_M, *views),
+        ESTIMATE=estimate, PRECISION=tile.PRECISION,
+        SUMS_B=tile.BLOCK_B, SUMS_C=tile.BLOCK_C, SUMS_D=tile.BLOCK_D, **vars(columns),
     )  # fmt: skip
-    return y_M, statistics
+    return y_M, flat
 
 
 def launch_class_sums(features: Tensor, labels: Tensor, C: int) -> tuple[Tensor, Tensor]:
@@ -214,15 +257,11 @@ def launch_class_sums(features: Tensor, labels: Tensor, C: int) -> tuple[Tensor,
     B, D = features.shape
     sums = torch.empty(C, D, dtype=torch.float32, device=features.device)
     counts = torch.empty(C, dtype=torch.float32, device=features.device)
-    config = configs.class_sums()
+    tile = configs.class_sums()
     launch(
         class_sums_kernel,
-        (triton.cdiv(C, config.BM) * triton.cdiv(D, config.BN),),
+        (triton.cdiv(C, tile.BLOCK_C) * triton.cdiv(D, tile.BLOCK_D),),
         features, labels, counts, sums, B, C, D, *features.stride(), labels.stride(0),
-        reads=(features, labels),
-        writes=(counts, sums),
-        PRECISION=config.precision, UPCAST=interpreting(), BN=config.BM, BD=config.BN, BK=config.BK,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
+        reads=(features, labels), writes=(counts, sums), **vars(tile),
     )  # fmt: skip
     return sums, counts

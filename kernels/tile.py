@@ -6,79 +6,65 @@ import triton
 import triton.language as tl
 
 EPS = tl.constexpr(1e-12)  # the least norm that a cosine divides by
+TILES = tl.constexpr(16)  # class tiles whose partials are merged at a time
+UPCAST = tl.constexpr(bool(triton.knobs.runtime.interpret))  # the interpreter multiplies bfloat16 wrongly
 
-# Cosines are kept as 32-bit integers, in units of 2^-29: a float32 near 1 is 32 times coarser, and 1 / tau makes its
-# rounding as many times larger.
-UNITS = tl.constexpr(2.0**29)
-BROKEN = tl.constexpr(-(2**31))  # a cosine that is not a number
+# What a row's pair of partials is for, the first axis of `parts` (PARTS, 2, T, B). A pair is the maximum and the sum of
+# exponentials of a softmax, or the score and the class of an argmax, each over one of T tiles of classes.
+PART_G = tl.constexpr(0)  # softmax of S_g
+PART_F = tl.constexpr(1)  # softmax of S_f
+PART_MU = tl.constexpr(2)  # argmax of the logits under mu
+PART_ESTIMATE = tl.constexpr(3)  # softmax of cos_g / tau, or argmax of the cosines with mu: Eqs. (3), (3*)
+PARTS = 4
 
-
-@triton.jit
-def to_units(cos):
-    """The nearest number of units, BROKEN for NaN. Rounding in the product may leave a cosine beyond 1; 1.5 never."""
-    number = cos == cos
-    x = tl.minimum(tl.maximum(tl.where(number, cos, 0.0), -1.5), 1.5) * UNITS
-    return tl.where(number, tl.where(x < 0, x - 0.5, x + 0.5).to(tl.int32), BROKEN)
-
-
-@triton.jit
-def from_units(units, REAL: tl.constexpr):
-    """The cosine."""
-    return tl.where(units == BROKEN, float("nan"), units.to(REAL) * (1.0 / UNITS))
-
-
-@triton.jit
-def largest(units, held):
-    """The row's largest cosine, in units that a float32 holds: what `logit` subtracts. Near it, no more is needed."""
-    return tl.max(tl.where(held, units, BROKEN), 1).to(tl.float32)
+# What a forward kernel leaves of each row for its backward, the first axis of row statistics (ROW_STATS, B).
+ROW_MAX = tl.constexpr(0)  # m = max_c S
+ROW_TOTAL = tl.constexpr(1)  # sum_c exp(S - m)
+ROW_FACTOR = tl.constexpr(2)  # in a step: Q / P = factor / sqrt(colsum); of given labels: their sum
+ROW_BEST = tl.constexpr(3)  # the likeliest class
+ROW_SLOPE = tl.constexpr(4)  # the loss's slope there
+ROW_STATS = 5
 
 
 @triton.jit
-def logit(units, top, inv_tau):
-    """(cos - top) / tau, for the integer `units` and a row's `largest`: exact up to one rounding of the difference."""
-    number = units != BROKEN
-    base = tl.where(top == BROKEN, 0.0, top).to(tl.int32)  # neither takes part in a difference: it would overflow
-    x = (tl.where(number, units, base) - base).to(tl.float32) * (inv_tau * (1.0 / UNITS))
-    return tl.where(number, x, float("nan"))
+def tf32(x):
+    """x rounded to the nearest TF32, ties away from zero. tl.dot hands float32 on, and the card cuts it off."""
+    bits = x.to(tl.int32, bitcast=True)
+    nearest = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return tl.where(x == x, nearest, x)  # the carry would turn some NaN into zero
 
 
 @triton.jit
-def row_logits(row, log_priors, classes, held, inside, top, inv_tau):
-    """The logits of one tile of rows, `row` pointing to their cosines, less the rows' largest cosine over tau."""
-    log_prior = tl.load(log_priors + classes, mask=held, other=0.0).to(tl.float32)
-    return log_prior[None, :] + logit(tl.load(row + classes[None, :], mask=inside, other=0), top[:, None], inv_tau)
-
-
-@triton.jit
-def product(a, b, total, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
-    """total + a @ b in float32, in float64 if total is. Half types are multiplied as they are when both sides agree."""
-    if total.dtype == tl.float64:
-        a = a.to(tl.float64)
-        b = b.to(tl.float64)
-    elif UPCAST or a.dtype != b.dtype:
+def product(a, b, total, PRECISION: tl.constexpr):
+    """total + a @ b in float32. Half types are multiplied as they are when both sides agree, else as float32."""
+    if UPCAST or a.dtype != b.dtype or a.dtype == tl.float32:
+        if PRECISION == "tf32" and a.dtype == tl.float32:
+            a = tf32(a)
+        if PRECISION == "tf32" and b.dtype == tl.float32:
+            b = tf32(b)
         a = a.to(tl.float32)
         b = b.to(tl.float32)
-    return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
+    return tl.dot(a, b, total, input_precision=PRECISION)
 
 
 @triton.jit
-def inverse_norm(norm):
-    """1 / max(norm, 1e-12)."""
-    return 1.0 / tl.maximum(norm, EPS)
+def at_least_eps(norm):
+    """max(norm, 1e-12); a NaN stays one."""
+    return tl.where(norm < EPS, EPS, norm)
+
+
+@triton.jit
+def inverse_root(colsum, classes, held):
+    """1 / sqrt(colsum), 0 for a column of mass zero; a NaN stays one. Eq. (6)."""
+    mass = tl.load(colsum + classes, mask=held, other=0.0).to(tl.float32)
+    empty = mass <= 0
+    return tl.where(empty, 0.0, 1.0 / tl.sqrt(tl.where(empty, 1.0, mass)))
 
 
 @triton.jit
 def finite_max(m):
     """m where it is a number, 0 where it is -inf: what an exponent may subtract."""
     return tl.where(m == float("-inf"), 0.0, m)
-
-
-@triton.jit
-def merge(m, total, m_next, total_next):
-    """Online softmax: (max, sum of exp(x - max)) of two sets of logits together."""
-    top = tl.maximum(m, m_next)
-    safe = finite_max(top)
-    return top, total * tl.exp(m - safe) + total_next * tl.exp(m_next - safe)
 
 
 @triton.jit
@@ -90,53 +76,75 @@ def first_best(scores, columns, held, last):
 
 
 @triton.jit
-def merged_softmax(parts, top_slot, slot, rows, live, B, T, inv_tau):
-    """Largest cosine, row maximum and sum of exponentials from the class tiles' partials, merged in order.
-
-    A tile's maximum (slot) and sum (slot + 1) are of logits less its own largest cosine (top_slot).
-    """
-    top = tl.full(rows.shape, BROKEN, tl.float32)
-    m = tl.full(rows.shape, float("-inf"), tl.float32)
-    total = tl.zeros(rows.shape, tl.float32)
-    scale = inv_tau * (1.0 / UNITS)
-    for t0 in range(0, T, 16):
-        t = t0 + tl.arange(0, 16)
-        at = parts + (slot * T + t)[:, None].to(tl.int64) * B + rows[None, :]
-        inside = (t < T)[:, None] & live[None, :]
-        tops = tl.load(at + (top_slot - slot) * tl.cast(T, tl.int64) * B, mask=inside, other=BROKEN)
-        higher = tl.maximum(top, tl.max(tops, 0))
-        maxima = tl.load(at, mask=inside, other=float("-inf")) + (tops - higher[None, :]) * scale
-        totals = tl.load(at + tl.cast(T, tl.int64) * B, mask=inside, other=0.0)
-        best = tl.max(maxima, 0)
-        totals = tl.sum(totals * tl.exp(maxima - finite_max(best)[None, :]), 0)
-        m, total = merge(m + (top - higher) * scale, total, best, totals)
-        top = higher
-    return top, tl.where(live, finite_max(m), 0.0), tl.where(live, total, 1.0)
+def pair_of(parts, PART: tl.constexpr, t, rows, T, B):
+    """Pointers to the two halves of a pair of partials: of tile(s) `t` and `rows`."""
+    first = parts + (T * (2 * PART) + t).to(tl.int64) * B + rows
+    return first, first + tl.cast(T, tl.int64) * B
 
 
 @triton.jit
-def merged_best(parts, slot, rows, live, B, T, last):
-    """Index of the row's maximum from the class tiles' partials (slot, slot + 1), the lowest on a tie."""
+def merged_softmax(parts, PART: tl.constexpr, rows, live, B, T):
+    """Row maximum and sum of exponentials over all classes, from the tiles' partials, merged in order."""
+    m = tl.full(rows.shape, float("-inf"), tl.float32)
+    total = tl.zeros(rows.shape, tl.float32)
+    for t0 in range(0, T, TILES):
+        t = t0 + tl.arange(0, TILES)
+        at_maxima, at_totals = pair_of(parts, PART, t[:, None], rows[None, :], T, B)
+        inside = (t < T)[:, None] & live[None, :]
+        maxima = tl.load(at_maxima, mask=inside, other=float("-inf"))
+        totals = tl.load(at_totals, mask=inside, other=0.0)
+        higher = tl.maximum(m, tl.max(maxima, 0))
+        safe = finite_max(higher)
+        total = total * tl.exp(m - safe) + tl.sum(totals * tl.exp(maxima - safe[None, :]), 0)
+        m = higher
+    return tl.where(live, finite_max(m), 0.0), tl.where(live, total, 1.0)
+
+
+@triton.jit
+def merged_best(parts, PART: tl.constexpr, rows, live, B, T, last):
+    """Class of the row's maximum, from the tiles' partials; the lowest on a tie, `last` where nothing compares."""
     best = tl.full(rows.shape, float("-inf"), tl.float32)
     index = tl.full(rows.shape, 0, tl.int32) + last
-    for t0 in range(0, T, 16):
-        t = t0 + tl.arange(0, 16)
-        at = parts + (slot * T + t)[:, None].to(tl.int64) * B + rows[None, :]
+    for t0 in range(0, T, TILES):
+        t = t0 + tl.arange(0, TILES)
+        at_scores, at_classes = pair_of(parts, PART, t[:, None], rows[None, :], T, B)
         inside = (t < T)[:, None] & live[None, :]
-        scores = tl.load(at, mask=inside, other=float("-inf"))
-        columns = tl.load(at + tl.cast(T, tl.int64) * B, mask=inside, other=0.0).to(tl.int32)
+        scores = tl.load(at_scores, mask=inside, other=float("-inf"))
+        classes = tl.load(at_classes, mask=inside, other=0.0).to(tl.int32)
         top = tl.max(scores, 0)
-        column = tl.min(tl.where((scores == top[None, :]) & inside, columns, last), 0)
-        index = tl.where(top > best, column, index)
+        lowest = tl.min(tl.where((scores == top[None, :]) & inside, classes, last), 0)
+        index = tl.where(top > best, lowest, index)
         best = tl.where(top > best, top, best)
     return index
 
 
 @triton.jit
+def store_row(row_stats, rows, live, B, m, total, factor, best, slope):
+    """The row statistics of one block of rows."""
+    B = tl.cast(B, tl.int64)
+    tl.store(row_stats + B * ROW_MAX + rows, m, mask=live)
+    tl.store(row_stats + B * ROW_TOTAL + rows, total, mask=live)
+    tl.store(row_stats + B * ROW_FACTOR + rows, factor, mask=live)
+    tl.store(row_stats + B * ROW_BEST + rows, best.to(tl.float32), mask=live)
+    tl.store(row_stats + B * ROW_SLOPE + rows, slope, mask=live)
+
+
+@triton.jit
+def load_row(row_stats, rows, live, B):
+    """What store_row() left, each as a column of a (rows, classes) tile: m, total, factor, best, slope."""
+    B = tl.cast(B, tl.int64)
+    m = tl.load(row_stats + B * ROW_MAX + rows, mask=live, other=0.0)
+    total = tl.load(row_stats + B * ROW_TOTAL + rows, mask=live, other=1.0)
+    factor = tl.load(row_stats + B * ROW_FACTOR + rows, mask=live, other=0.0)
+    best = tl.load(row_stats + B * ROW_BEST + rows, mask=live, other=-1.0).to(tl.int32)
+    slope = tl.load(row_stats + B * ROW_SLOPE + rows, mask=live, other=0.0)
+    return m[:, None], total[:, None], factor[:, None], best[:, None], slope[:, None]
+
+
+@triton.jit
 def add_class_sums(
-    features, y, rows, live, classes, depth, deep, stride_b, stride_d, sums, counts,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
+    features, y, rows, live, classes, depth, deep, stride_b, stride_d, sums, counts, PRECISION: tl.constexpr
+):
     """sums + onehot(y)^T @ features and counts + onehot(y)^T 1, for one block of rows.
 
     A block of rows with no member of these classes is not read: most are skipped when there are many classes.
@@ -146,9 +154,7 @@ def add_class_sums(
     if tl.sum(here, 0) > 0:
         at = features + rows[:, None].to(tl.int64) * stride_b + depth[None, :].to(tl.int64) * stride_d
         f = tl.load(at, mask=live[:, None] & deep[None, :], other=0.0)
-        if UPCAST:
-            sums = product(member.to(tl.float32), f, sums, PRECISION, True)
-        else:
-            sums = product(member.to(f.dtype), f, sums, PRECISION, False)
+        KIND: tl.constexpr = tl.float32 if UPCAST else f.dtype
+        sums = product(member.to(KIND), f, sums, PRECISION)
         counts += here.to(tl.float32)
     return sums, counts

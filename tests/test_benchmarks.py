@@ -18,7 +18,7 @@ from fastget.kernels.launch import interpreting
 
 ROOT = Path(__file__).parents[1]
 STEMS = sorted(path.stem.removeprefix("bench_") for path in (ROOT / "benchmarks").glob("bench_*.py"))
-SOURCES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "kernels").glob("*.py")}
+SOURCES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "kernels").rglob("*.py")}
 
 
 @pytest.mark.parametrize("stem", STEMS)

@@ -22,7 +22,7 @@ from fastget.selftest.table import CannotRun, Check, Machine, Row, cannot, passe
 
 PART = "kernels"
 TAU, GAMMA_Q = 0.15, 0.5
-SHARP_TAU = 0.01  # 1 / tau magnifies what a cosine is off by
+SHARP_TAU = 0.01  # 1 / tau magnifies what a cosine of float32 is off by, in PyTorch as in the kernels
 MOST_LAUNCHES = 6
 REPEATS = 20
 
@@ -34,6 +34,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # float32 against float64: P, Q and pi as they are, the loss by max(1, loss), gradients and mu by their largest entry.
 LIMITS = {"P": 1e-6, "Q": 1e-6, "loss": 1e-6, "gradient": 5e-6, "memory": 1e-6}
 HALF_SLACK = {torch.float16: 1e-4, torch.bfloat16: 1e-3}  # beside the error of PyTorch at that type
+SLACK = {"P": 2e-7, "Q": 2e-7, "loss": 1e-6, "gradient": 2e-6, "memory": 1e-6}  # beside that of its float32
 
 # Bytes per second where torch's clock and bus width are unknown or do not give it.
 BANDWIDTH = {
@@ -54,7 +55,7 @@ def kernels_and_traffic() -> tuple[ModuleType, Any]:
     if find_spec("triton") is None:
         raise CannotRun("triton is not installed: `pip install triton` where it is built for this system")
     from fastget import kernels
-    from fastget.kernels import traffic
+    from fastget.kernels.audit import traffic
 
     return kernels, traffic
 
@@ -177,7 +178,8 @@ def accuracy(machine: Machine) -> Iterator[Row]:
 
 
 def sharpness(machine: Machine) -> Iterator[Row]:
-    """float32 at a small tau: features drawn at random, so that the posteriors are not all near 0 or 1."""
+    """float32 at a small tau errs no more than PyTorch's does. Features are drawn at random, so that the posteriors are
+    not all near 0 or 1."""
     kernels, _ = kernels_and_traffic()
     for B, C, D in ((36, 65, 64), (256, 345, 2048)) if machine.gpu else ((36, 65, 64),):
         with full_precision():
@@ -185,8 +187,10 @@ def sharpness(machine: Machine) -> Iterator[Row]:
             x = replace(x, features=x.features.detach().flip(1))
             truth = outcome(reference, cast(x, torch.float64), SHARP_TAU)
             got = errors(outcome(kernels, cast(x, torch.float32), SHARP_TAU), truth)
-        good = all(got[kind] <= LIMITS[kind] for kind in LIMITS)
-        yield passed_if(PART, f"tau {SHARP_TAU:g} {B}x{C}x{D} float32", good, figures_of(got, LIMITS))
+            allowed = errors(outcome(reference, cast(x, torch.float32), SHARP_TAU), truth)
+        limits = {kind: allowed[kind] + SLACK[kind] for kind in LIMITS}
+        good = all(got[kind] <= limits[kind] for kind in LIMITS)
+        yield passed_if(PART, f"tau {SHARP_TAU:g} {B}x{C}x{D} float32", good, figures_of(got, limits))
 
 
 def determinism(machine: Machine) -> Iterator[Row]:

@@ -16,7 +16,9 @@ from fastget import kernels, reference
 
 # Odd in every dimension; one row; two classes; more than one tile each way.
 SHAPES = [(1, 2, 1), (5, 3, 7), (37, 67, 33), (18, 33, 130)]
-P_TOLERANCE, LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-6, 1e-6, 5e-6
+P_TOLERANCE, LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-6, 1e-6, 5e-6  # against float64, where tau is at least PLAIN_TAU
+PLAIN_TAU = 0.1  # below it 1 / tau magnifies the rounding of a float32 cosine, in PyTorch as in the kernels
+P_SLACK, LOSS_SLACK, GRADIENT_SLACK = 2e-7, 1e-6, 2e-6  # beside the error of PyTorch's own float32
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,28 @@ def relative(actual: Tensor, expected: Tensor) -> float:
     return error(actual, expected) / max(float(expected.abs().max()), 1e-30)
 
 
+def check_P(found: Tensor, plain: Tensor, exact: Tensor, tau: float) -> None:
+    """P or Q: no worse against float64 than PyTorch's float32 on the same input (CCE's rule), and near it."""
+    assert error(found, exact) <= error(plain, exact) + P_SLACK
+    assert tau < PLAIN_TAU or error(found, exact) < P_TOLERANCE
+
+
+def check_loss(found: Tensor, plain: Tensor, exact: Tensor, name: str = "loss") -> None:
+    """The same rule for a loss, by its size where that is over 1."""
+    size = max(1.0, abs(float(exact)))
+    assert error(found, exact) <= error(plain, exact) + LOSS_SLACK * size, name
+
+
+def check_gradients(
+    found: Sequence[Tensor], plain: Sequence[Tensor], exact: Sequence[Tensor], tau: float = 0.0
+) -> None:
+    """The same rule for gradients, by their largest entry; without a `tau` the rule alone."""
+    for i, (d, p, wanted) in enumerate(zip(found, plain, exact, strict=True)):
+        mine, torchs = relative(d, wanted), relative(p, wanted)
+        assert mine <= torchs + GRADIENT_SLACK, f"gradient {i}: {mine:.1e}, PyTorch's float32 {torchs:.1e}"
+        assert tau < PLAIN_TAU or mine < GRADIENT_TOLERANCE, f"gradient {i}: {mine:.1e}"
+
+
 def gradients(
     ops: ModuleType, x: Batch, tau: float, gammas: tuple[float, float] = (0.5, 0.5), weights: Any = (3.0, 0.0, 0.0),
     needs: tuple[str, ...] = ("features", "mu_g", "mu_f"), **options: Any,
@@ -110,13 +134,13 @@ def half_rule(
 ) -> None:
     """CCE's rule: the kernel's error against float32 on the same values is at most PyTorch's own error in `dtype`."""
     x = x.to(dtype)
-    everything = run(reference, x.to(torch.float32)), run(kernels, x), run(_Half(dtype), x)  # type: ignore[arg-type]
+    everything = run(reference, x.to(torch.float32)), run(kernels, x), run(Half(dtype), x)  # type: ignore[arg-type]
     for i, (exact, kernel, torch_at_type) in enumerate(zip(*everything, strict=True)):
         kernel_error, torch_error = error(kernel, exact), error(torch_at_type, exact)
         assert kernel_error <= torch_error + tolerance, f"{i}: kernel {kernel_error:.2e}, torch {torch_error:.2e}"
 
 
-class _Half:
+class Half:
     """The reference with its widening to float32 taken out: PyTorch at the type itself."""
 
     def __init__(self, dtype: torch.dtype) -> None:

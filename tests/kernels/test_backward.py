@@ -14,11 +14,13 @@ from fastget import kernels, reference
 from fastget.kernels.launch import record
 from tests.kernels.checker import assert_order_free, check_addresses
 from tests.kernels.support import (
+    GRADIENT_SLACK,
     GRADIENT_TOLERANCE,
     SHAPES,
     Batch,
+    Half,
     batch,
-    error,
+    check_gradients,
     gradients,
     half_rule,
     nan_filled,
@@ -27,15 +29,23 @@ from tests.kernels.support import (
 )
 
 
+def judge(x: Batch, tau: float, gammas: tuple[float, float] = (0.5, 0.5)) -> list[torch.Tensor]:
+    """The kernels' gradients, after they have been held against float64 and PyTorch's float32."""
+    found, plain, exact = (
+        gradients(ops, y, tau, gammas)[1] for ops, y in ((kernels, x), (reference, x), (reference, x.to(torch.float64)))
+    )
+    check_gradients(found, plain, exact, tau)
+    return found
+
+
 @pytest.mark.parametrize("gammas", [(0.5, 0.2), (0.0, 1.0)], ids=str)
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s[2] > 1], ids=str)
 def test_matches_reference(shape: tuple[int, int, int], gammas: tuple[float, float]) -> None:
     x = batch(*shape)
     with nan_filled():
         _, found = gradients(kernels, x, 0.15, gammas, weights=(3.0, -0.4, 0.7))
-    _, expected = gradients(reference, x.to(torch.float64), 0.15, gammas, weights=(3.0, -0.4, 0.7))
-    for name, d, wanted in zip(("features", "mu_g", "mu_f"), found, expected, strict=True):
-        assert relative(d, wanted) < GRADIENT_TOLERANCE, name
+    plain, exact = ((gradients(reference, y, 0.15, gammas, (3.0, -0.4, 0.7))[1]) for y in (x, x.to(torch.float64)))
+    check_gradients(found, plain, exact, 0.15)
 
 
 @pytest.mark.parametrize("weights", [(0.0, 2.0, 0.0), (0.0, 0.0, 2.0), (1.0, 0.0, 1.0)], ids=str)
@@ -58,18 +68,12 @@ def test_each_loss_and_each_input_alone(weights: tuple[float, ...], need: str) -
 @pytest.mark.parametrize("tau", [0.01, 1.0])
 def test_temperatures_and_norms(tau: float, norm: float) -> None:
     x = batch(21, 35, 70, norm=norm)
-    _, found = gradients(kernels, x, tau)
-    _, expected = gradients(reference, x.to(torch.float64), tau)
-    for d, wanted in zip(found, expected, strict=True):
-        assert relative(d, wanted) < GRADIENT_TOLERANCE
+    judge(x, tau)
 
 
 def test_large_tiles() -> None:
     x = batch(520, 5, 6)  # beyond 512 rows the tables change
-    _, found = gradients(kernels, x, 0.15)
-    _, expected = gradients(reference, x.to(torch.float64), 0.15)
-    for d, wanted in zip(found, expected, strict=True):
-        assert relative(d, wanted) < GRADIENT_TOLERANCE
+    judge(x, 0.15)
 
 
 def test_vectors_without_a_length() -> None:
@@ -77,20 +81,14 @@ def test_vectors_without_a_length() -> None:
     x.features[2] = 0
     x.mu_g[4] = 0
     x.mu_f[1] = 1e-14
-    _, found = gradients(kernels, x, 0.15)
-    _, expected = gradients(reference, x.to(torch.float64), 0.15)
-    for d, wanted in zip(found, expected, strict=True):
-        assert relative(d, wanted) < GRADIENT_TOLERANCE
+    found = judge(x, 0.15)
     assert float(found[0][2].abs().max()) == float(found[1][4].abs().max()) == float(found[2][1].abs().max()) == 0
 
 
 def test_confident_posteriors() -> None:
     x = batch(6, 5, 8)
     x = replace(x, features=x.mu_g[[0, 1, 2, 3, 4, 0]] * 7, pi=torch.full((5,), 0.2))
-    _, found = gradients(kernels, x, 0.04, (0.0, 0.0))
-    _, expected = gradients(reference, x.to(torch.float64), 0.04, (0.0, 0.0))
-    for d, wanted in zip(found, expected, strict=True):
-        assert relative(d, wanted) < GRADIENT_TOLERANCE
+    judge(x, 0.04, (0.0, 0.0))
 
 
 def flat(B: int, C: int, D: int) -> Batch:
@@ -102,10 +100,7 @@ def flat(B: int, C: int, D: int) -> Batch:
 def test_flat_posteriors_without_hard_labels(tau: float) -> None:
     """The slopes P - Q are small throughout: that of the likeliest class must not be a sum of the others' errors."""
     x = flat(36, 345, 64)
-    _, found = gradients(kernels, x, tau, (0.0, 0.0))
-    _, expected = gradients(reference, x.to(torch.float64), tau, (0.0, 0.0))
-    for d, wanted in zip(found, expected, strict=True):
-        assert relative(d, wanted) < GRADIENT_TOLERANCE
+    judge(x, tau, (0.0, 0.0))
 
 
 def test_strided_inputs_and_contiguous_gradients() -> None:
@@ -128,7 +123,10 @@ def test_half_types(dtype: torch.dtype) -> None:
     _, found = gradients(kernels, x, 0.15)
     _, exact = gradients(reference, x.to(torch.float32), 0.15)
     assert [d.dtype for d in found] == [dtype, dtype, torch.float32]
-    assert relative(found[2], exact[2]) < GRADIENT_TOLERANCE, "float32 beside half types loses nothing"
+    _, at_type = gradients(Half(dtype), x.to(dtype), 0.15)  # type: ignore[arg-type]
+    assert 0 < relative(found[2], exact[2]) <= relative(at_type[2], exact[2]) + GRADIENT_SLACK, (
+        "float32 beside a half type is rounded to TF32, which is no coarser than the half type"
+    )
 
 
 @settings(max_examples=5, deadline=None)
@@ -137,13 +135,7 @@ def test_half_types(dtype: torch.dtype) -> None:
 )
 def test_drawn_shapes(B: int, C: int, D: int, tau: float, seed: int) -> None:
     x = batch(B, C, D, seed=seed)
-    with nan_filled():
-        _, found = gradients(kernels, x, tau, (0.4, 0.6))
-    _, expected = gradients(reference, x.to(torch.float64), tau, (0.4, 0.6))
-    shortest = min(float(t.norm(dim=1).min()) for t in (x.features, x.mu_g, x.mu_f))
-    noise = 1e-14 / (tau * shortest)  # of float64 itself, where P - y cancels: kernels sum it without
-    for d, wanted in zip(found, expected, strict=True):
-        assert error(d, wanted) < GRADIENT_TOLERANCE * float(wanted.abs().max()) + noise
+    judge(x, tau, (0.4, 0.6))
 
 
 def test_addresses_and_order() -> None:
@@ -173,8 +165,20 @@ def test_confident_posteriors_keep_their_gradient(shape: tuple[int, int, int], t
         x, features=near(x.mu[torch.arange(B) % C]), mu_g=near(x.mu), mu_f=near(x.mu), pi=torch.full((C,), 1 / C)
     )
     _, found = gradients(kernels, x, tau)
-    _, expected = gradients(reference, x.to(torch.float64), tau)
     _, plain = gradients(reference, x, tau)
-    for d, p, wanted in zip(found, plain, expected, strict=True):
-        assert relative(d, wanted) < GRADIENT_TOLERANCE
-        assert relative(d, wanted) <= relative(p, wanted) + 1e-6
+    _, exact = gradients(reference, x.to(torch.float64), tau)
+    check_gradients(found, plain, exact)
+    for d, p, wanted in zip(found, plain, exact, strict=True):
+        assert relative(d, wanted) < GRADIENT_TOLERANCE < relative(p, wanted) or shape[0] > 9, "the cure is at work"
+
+
+@pytest.mark.parametrize("where", ["features", "mu_g", "mu_f"])
+def test_a_nan_is_a_nan_wherever_the_reference_has_one(where: str) -> None:
+    """One NaN feature makes every column sum NaN, and with it every row's labels."""
+    x = batch(9, 7, 12)
+    getattr(x, where)[4, 3] = float("nan")
+    _, found = gradients(kernels, x, 0.15)
+    _, expected = gradients(reference, x, 0.15)
+    assert bool(expected[0].isnan().all())
+    for d, wanted in zip(found, expected, strict=True):
+        assert torch.equal(d.isnan(), wanted.isnan())

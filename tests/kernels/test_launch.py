@@ -38,6 +38,7 @@ def test_hooks_are_removed_after_an_error() -> None:
 
 
 def test_options_say_how_to_fuse() -> None:
-    assert compile_options(8, 2)["enable_fp_fusion"] is True
+    assert compile_options(8, 2)["enable_fp_fusion"] is False
+    assert compile_options(8, 2, "hip")["enable_fp_fusion"] is False
     assert compile_options(8, 2)["maxnreg"] * 8 * 32 <= 65536
     assert "maxnreg" not in compile_options(4, 2, "hip")

@@ -17,18 +17,17 @@ def updated(
     ops: Any, x: Batch, how: str, *, health: Tensor | None = None, gamma_mu: float = 0.3,
     estimate: str = "likelihood", **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """mu, pi and health after one update, with the class sums made `how`: "labels", "y_M" or "late"."""
+    """mu, pi and health after one update, with the class sums made `how`: by "labels" or by "y_M"."""
     labels = x.labels if how == "labels" else None
     e = ops.expectation(*step_inputs(x), 0.2, prior_estimate=estimate, use_y_M=how == "y_M", labels=labels)
     mu, pi = x.mu.clone(), x.pi.clone()
     health = torch.tensor([4, -1]) if health is None else health.clone()
-    late = {"features": x.features, "labels": x.labels} if how == "late" else {}
     with nan_filled():
-        ops.update_memory_(mu, pi, health, e, gamma_mu, 0.1, **late, **options)
+        ops.update_memory_(mu, pi, health, e, gamma_mu, 0.1, **options)
     return mu, pi, health
 
 
-@pytest.mark.parametrize("how", ["labels", "y_M", "late"])
+@pytest.mark.parametrize("how", ["labels", "y_M"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_matches_reference(shape: tuple[int, int, int], how: str) -> None:
     x = batch(*shape)
@@ -39,10 +38,9 @@ def test_matches_reference(shape: tuple[int, int, int], how: str) -> None:
     assert torch.equal(health, wanted_health)
 
 
-@pytest.mark.parametrize("how", ["labels", "late"])
-def test_a_class_without_a_sample_keeps_its_bits(how: str) -> None:
+def test_a_class_without_a_sample_keeps_its_bits() -> None:
     x = batch(6, 40, 9)
-    mu, _, _ = updated(kernels, x, how)
+    mu, _, _ = updated(kernels, x, "labels")
     absent = [c for c in range(40) if c not in x.labels.tolist()]
     assert torch.equal(mu[absent], x.mu[absent])
     assert not torch.equal(mu[x.labels], x.mu[x.labels])
@@ -51,20 +49,20 @@ def test_a_class_without_a_sample_keeps_its_bits(how: str) -> None:
 def test_all_of_one_class_and_whole_steps() -> None:
     x = batch(9, 5, 7)
     x.labels.fill_(3)
-    mu, _, _ = updated(kernels, x, "late", gamma_mu=1.0)
+    mu, _, _ = updated(kernels, x, "labels", gamma_mu=1.0)
     assert error(mu[3], x.features.double().mean(0)) < 1e-6
     assert torch.equal(mu[:3], x.mu[:3])
 
 
 def test_a_floor_under_the_prior() -> None:
     x = batch(12, 30, 6)
-    _, pi, _ = updated(kernels, x, "late", estimate="nearest", floor=1e-4)
-    _, wanted, _ = updated(reference, x.to(torch.float64), "late", estimate="nearest", floor=1e-4)
+    _, pi, _ = updated(kernels, x, "labels", estimate="nearest", floor=1e-4)
+    _, wanted, _ = updated(reference, x.to(torch.float64), "labels", estimate="nearest", floor=1e-4)
     assert float(pi.min()) == pytest.approx(1e-4)
     assert error(pi, wanted) < 1e-7
 
 
-@pytest.mark.parametrize("how", ["labels", "late"])
+@pytest.mark.parametrize("how", ["labels", "y_M"])
 def test_a_bad_row_is_refused_and_noted_once(how: str) -> None:
     x = batch(8, 6, 5)
     x.features[1, 2] = float("inf")
@@ -79,46 +77,45 @@ def test_a_bad_row_is_refused_and_noted_once(how: str) -> None:
 @pytest.mark.parametrize("skip", [torch.tensor(1.0), torch.tensor(True), torch.tensor([2])], ids=str)
 def test_skip_leaves_the_memory_alone(skip: Tensor) -> None:
     x = batch(8, 6, 5)
-    mu, pi, health = updated(kernels, x, "late", skip=skip)
+    mu, pi, health = updated(kernels, x, "labels", skip=skip)
     assert torch.equal(mu, x.mu)
     assert torch.equal(pi, x.pi)
     assert health.tolist() == [5, -1]
-    moved, _, _ = updated(kernels, x, "late", skip=torch.zeros_like(skip))
+    moved, _, _ = updated(kernels, x, "labels", skip=torch.zeros_like(skip))
     assert not torch.equal(moved, x.mu)
 
 
-def test_strided_memory_and_features() -> None:
+def test_strided_memory_and_sums() -> None:
     x = batch(9, 7, 12)
-    wanted, _, _ = updated(kernels, x, "late")
+    wanted, _, _ = updated(kernels, x, "labels")
     mu = x.mu.T.contiguous().T
-    e = kernels.expectation(*step_inputs(x), 0.2)
-    features, labels = x.features.T.contiguous().T, torch.stack([x.labels, -x.labels], 1)[:, 0]
-    kernels.update_memory_(mu, x.pi.clone(), torch.tensor([0, -1]), e, 0.3, 0.1, features=features, labels=labels)
+    e = kernels.expectation(*step_inputs(x), 0.2, labels=x.labels)
+    assert e.sums is not None
+    e = e._replace(sums=e.sums.T.contiguous().T)
+    kernels.update_memory_(mu, x.pi.clone(), torch.tensor([0, -1]), e, 0.3, 0.1)
     assert torch.equal(mu, wanted)
 
 
 def test_refusals() -> None:
     x = batch(4, 5, 6)
-    e = kernels.expectation(*step_inputs(x), 0.2)
     health = torch.tensor([0, -1])
     with pytest.raises(ValueError, match="needs class sums"):
-        kernels.update_memory_(x.mu, x.pi, health, e, 0.1, 0.1)
+        kernels.update_memory_(x.mu, x.pi, health, kernels.expectation(*step_inputs(x), 0.2), 0.1, 0.1)
+    e = kernels.expectation(*step_inputs(x), 0.2, labels=x.labels)
     with pytest.raises(ValueError, match=r"prior_sum of the expectation must have shape \(4,\), got \(5,\)"):
-        kernels.update_memory_(x.mu[:4], x.pi[:4], health, e, 0.1, 0.1, features=x.features, labels=x.labels)
+        kernels.update_memory_(x.mu[:4], x.pi[:4], health, e, 0.1, 0.1)
     with pytest.raises(ValueError, match="float32"):
-        kernels.update_memory_(x.mu.half(), x.pi, health, e, 0.1, 0.1, features=x.features, labels=x.labels)
+        kernels.update_memory_(x.mu.half(), x.pi, health, e, 0.1, 0.1)
     with pytest.raises(ValueError, match=r"int64 of shape \(2,\)"):
-        kernels.update_memory_(x.mu, x.pi, health.int(), e, 0.1, 0.1, features=x.features, labels=x.labels)
+        kernels.update_memory_(x.mu, x.pi, health.int(), e, 0.1, 0.1)
     pi = torch.stack([x.pi, x.pi], 1)[:, 0]
     with pytest.raises(ValueError, match="contiguous"):
-        kernels.update_memory_(x.mu, pi, health, e, 0.1, 0.1, features=x.features, labels=x.labels)
+        kernels.update_memory_(x.mu, pi, health, e, 0.1, 0.1)
 
 
 def test_addresses_and_order() -> None:
     x = batch(33, 35, 20)
-    for how in ("labels", "late"):
-        with check_addresses():
-            e = kernels.expectation(*step_inputs(x), 0.2, labels=x.labels if how == "labels" else None)
-            late: dict[str, Any] = {"features": x.features, "labels": x.labels} if how == "late" else {}
-            kernels.update_memory_(x.mu.clone(), x.pi.clone(), torch.tensor([0, -1]), e, 0.1, 0.1, **late)
-        assert_order_free(lambda how=how: updated(kernels, x, how), seeds=(1,))  # type: ignore[misc]
+    with check_addresses():
+        e = kernels.expectation(*step_inputs(x), 0.2, labels=x.labels)
+        kernels.update_memory_(x.mu.clone(), x.pi.clone(), torch.tensor([0, -1]), e, 0.1, 0.1)
+    assert_order_free(lambda: updated(kernels, x, "labels"), seeds=(1,))

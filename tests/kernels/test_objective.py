@@ -9,9 +9,19 @@ import pytest
 import torch
 
 from fastget import kernels, reference
-from fastget.kernels.tile import UNITS
+from fastget.kernels.logits import Scales
 from tests.kernels.checker import assert_order_free, check_addresses
-from tests.kernels.support import LOSS_TOLERANCE, SHAPES, Batch, batch, error, half_rule, nan_filled, step_inputs
+from tests.kernels.support import (
+    LOSS_TOLERANCE,
+    SHAPES,
+    Batch,
+    batch,
+    check_loss,
+    error,
+    half_rule,
+    nan_filled,
+    step_inputs,
+)
 
 
 def losses(x: Batch, tau: float, gammas: tuple[float, float]) -> tuple[kernels.Objective, reference.Objective]:
@@ -33,26 +43,24 @@ def test_matches_reference(shape: tuple[int, int, int], gammas: tuple[float, flo
 @pytest.mark.parametrize("tau", [0.01, 0.05, 1.0])
 @pytest.mark.parametrize("norm", [1e-6, 1e4])
 def test_temperatures_and_norms(tau: float, norm: float) -> None:
-    out, expected = losses(batch(21, 35, 70, norm=norm), tau, (0.5, 0.5))
-    for name, value, wanted in zip(out._fields, out, expected, strict=True):
-        assert error(value, wanted) <= LOSS_TOLERANCE * max(1.0, abs(float(wanted))), name
+    x = batch(21, 35, 70, norm=norm)
+    out, expected = losses(x, tau, (0.5, 0.5))
+    plain = reference.objective(reference.expectation(*step_inputs(x), tau), 0.5, 0.5)
+    for name, value, torchs, wanted in zip(out._fields, out, plain, expected, strict=True):
+        check_loss(value, torchs, wanted, name)
 
 
 @pytest.mark.parametrize("shape", [(700, 3, 5), (4100, 2, 3)], ids=str)
 def test_large_batches(shape: tuple[int, int, int]) -> None:
-    """Each another entry of the table of rows. The cosines are the reference's: only the C-step is run here."""
+    """Each another entry of the table of rows. The logits are the reference's: only the C-step is run here."""
     x = batch(*shape)
     r = reference.expectation(*step_inputs(x.to(torch.float64)), 0.3)
     expected = reference.objective(r, 0.5, 0.5)
-    log_prior = x.pi.double().log()
     made: dict[str, Any] = {
         k: v.float() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in r._asdict().items()
     }
-    for head, S in (("g", r.S_g), ("f", r.S_f)):
-        made.pop(f"S_{head}")
-        made[f"cos_{head}"] = ((S - log_prior) * 0.3 * UNITS.value).round().int()
-    made["scales"] = torch.cat([log_prior, torch.zeros(2 * shape[1] + shape[0])])
-    e = kernels.Expectation(**made)
+    rows, classes = torch.ones(shape[0]), torch.ones(shape[1])  # norms are for the gradient
+    e = kernels.Expectation(**made, scales=Scales(x.pi.log(), rows, classes, classes))
     with nan_filled():
         out = kernels.objective(e, 0.5, 0.5)
     assert error(out.loss, expected.loss) <= LOSS_TOLERANCE * float(expected.loss)

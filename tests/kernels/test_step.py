@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fastget import GeT, kernels, reference
-from fastget.kernels import traffic
+from fastget.kernels.audit import traffic
+from fastget.kernels.audit.step import StepInputs
 from fastget.kernels.launch import Launch, record
 from fastget.methods.backend import Backend
 from tests.kernels.checker import assert_order_free
@@ -35,40 +36,34 @@ LAUNCHES = [
 ]
 
 
-def dry_step(B: int, C: int, D: int, dtype: torch.dtype, late: bool, **options: Any) -> tuple[list[Launch], list[str]]:
+def dry_step(B: int, C: int, D: int, dtype: torch.dtype, **options: Any) -> tuple[list[Launch], list[str]]:
     """The launches of one step on tensors without memory, and the other operators that PyTorch would run."""
 
     def make(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
-    x = traffic.StepInputs.make(make, B, C, D, dtype)
+    x = StepInputs.make(make, B, C, D, dtype)
     with traffic.CountOperators() as counter, record(dry=True) as launches:
-        early = None if late else x.labels
-        e = kernels.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, 0.15, labels=early, **options)
+        e = kernels.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, 0.15, labels=x.labels, **options)
         kernels.objective(e, 0.5, 0.5).loss.backward()
-        given: dict[str, Any] = {"features": x.features.detach(), "labels": x.labels} if late else {}
-        kernels.update_memory_(x.mu, x.pi, x.health, e, 0.01, 0.01, **given)
+        kernels.update_memory_(x.mu, x.pi, x.health, e, 0.01, 0.01)
     return launches, [name for name in counter.names if name != "ones_like"]  # the 1 that backward() starts from
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_six_launches_and_no_other_work(dtype: torch.dtype, late: bool) -> None:
+def test_six_launches_and_no_other_work(dtype: torch.dtype) -> None:
     for estimate in ("likelihood", "posterior", "nearest"):
-        launches, others = dry_step(36, 65, 256, dtype, late, prior_estimate=estimate, prior_shrinkage=True)
+        launches, others = dry_step(36, 65, 256, dtype, prior_estimate=estimate, prior_shrinkage=True)
         assert [launch.name for launch in launches] == LAUNCHES
         assert others == []
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("size", traffic.SIZES, ids=str)
-def test_bytes(size: tuple[int, int, int], dtype: torch.dtype, late: bool) -> None:
+def test_bytes(size: tuple[int, int, int], dtype: torch.dtype) -> None:
     B, C, D = size
-    launches, _ = dry_step(B, C, D, dtype, late)
+    launches, _ = dry_step(B, C, D, dtype)
     least = traffic.minimum_bytes(B, C, D, dtype)
-    if late:  # class sums never leave the last launch, which reads the features and labels instead
-        least += -2 * 4 * C * (D + 1) + B * D * dtype.itemsize
     ratio = sum(launch.bytes for launch in launches) / least
     assert 1.0 <= ratio <= 1.3, f"{ratio:.3f} times the least"
 
@@ -102,7 +97,7 @@ def test_five_thousand_classes() -> None:
         assert relative(d, slope) < GRADIENT_TOLERANCE
 
 
-def toy(backend: Backend, late: bool, steps: int = 20, **options: Any) -> tuple[list[float], GeT]:
+def toy(backend: Backend, steps: int = 20, **options: Any) -> tuple[list[float], GeT]:
     """A small network trained with GeT's target term: its losses, and the memory that it leaves."""
     torch.manual_seed(1)
     centres = 3 * torch.randn(5, 12)
@@ -118,27 +113,23 @@ def toy(backend: Backend, late: bool, steps: int = 20, **options: Any) -> tuple[
     losses = []
     for _ in range(steps):
         features = network(target[torch.randperm(40, generator=draw)[:18]])
-        labels = head(features).argmax(1)
-        out = get(features, head.weight, labels=None if late else labels)
+        out = get(features, head.weight, labels=head(features).argmax(1))
         optimizer.zero_grad()
         out.loss.backward()
         optimizer.step()
-        get.update(features.detach(), out, labels=labels if late else None)
+        get.update(features.detach(), out)
         losses.append(float(out.loss.detach()))
     return losses, get
 
 
 @pytest.mark.parametrize(
-    ("late", "options"),
-    [
-        (False, {}),
-        (True, {"prior_estimate": "nearest", "prior_shrinkage": True}),
-    ],
-    ids=["default", "nearest-late"],
+    "options",
+    [{}, {"prior_estimate": "nearest", "prior_shrinkage": True, "prototype_labels": "y_M"}],
+    ids=["default", "nearest-y_M"],
 )
-def test_get_follows_the_reference(late: bool, options: dict[str, Any]) -> None:
-    expected, reference_memory = toy("reference", late, **options)
-    found, memory = toy("triton", late, **options)
+def test_get_follows_the_reference(options: dict[str, Any]) -> None:
+    expected, reference_memory = toy("reference", **options)
+    found, memory = toy("triton", **options)
     assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) < 1e-4
     assert min(expected) < 0.8 * expected[0], "the toy problem is learnt"
     for name in ("mu", "pi", "mu_f"):

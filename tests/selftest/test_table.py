@@ -20,7 +20,7 @@ import torch
 from fastget import reference
 from fastget.commands.main import main
 from fastget.common.device import choose_device
-from fastget.kernels import traffic
+from fastget.kernels.audit import traffic
 from fastget.kernels.launch import interpreting
 from fastget.selftest import kernels as selftest_kernels
 from fastget.selftest import table as selftest

@@ -245,7 +245,13 @@ def test_what_is_printed() -> None:
     console = Console(record=True, width=100, force_terminal=False)
     train(tiny("p"), console=console)
     text = console.export_text()
-    for expected in ("target accuracy", "end of the warm-up, before it adapts", "get", "mean class accuracy", "saved in p"):
+    for expected in (
+        "target accuracy",
+        "end of the warm-up, before it adapts",
+        "get",
+        "mean class accuracy",
+        "saved in p",
+    ):
         assert expected in text
 
 

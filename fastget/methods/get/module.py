@@ -3,9 +3,9 @@
     get = fastget.GeT(num_classes=65, feature_dim=256)
     get.initialise(features, predictions, classifier.weight)    # once, after warm-up
     get.start_epoch()                                           # mu_f <- mu
-    out = get(target_features, classifier.weight)
+    out = get(target_features, classifier.weight, labels=logits.argmax(1))
     (source_loss + out.loss).backward()
-    get.update(target_features.detach(), out, labels=logits.argmax(1))
+    get.update(target_features.detach(), out)
 
 Shapes: B images in a target batch, C classes, D feature width.
 """
@@ -156,7 +156,7 @@ class GeT(nn.Module):
         self,
         features: Tensor,  # (B, D), after the bottleneck
         classifier_weight: Tensor,  # (C, D), the bias is left out
-        labels: Tensor | None = None,  # (B,) int64: the classifier's argmax, for (4*); may also come with update()
+        labels: Tensor | None = None,  # (B,) int64: the classifier's argmax, which (4*) needs
     ) -> Output:
         """E, C and the loss. Gradients flow to `features`, `classifier_weight` and `mu_f`."""
         look = self._look(features)
@@ -164,6 +164,11 @@ class GeT(nn.Module):
         self._check_weight(classifier_weight)
         if labels is not None:
             self._check_labels("labels", labels, len(features), in_range=look)
+        elif self.prototype_labels == "head":
+            raise ValueError(
+                "prototype_labels='head' needs the classifier's labels: pass labels=logits.argmax(1) to the forward "
+                "call, or build GeT with prototype_labels='y_M'"
+            )
         self._check_started()
         ops = choose_backend(self.backend, features.device)
         with torch.autocast(features.device.type, enabled=False):
@@ -182,7 +187,6 @@ class GeT(nn.Module):
         self,
         features: Tensor,  # (B, D), the same as in the forward call, detached
         out: Output,
-        labels: Tensor | None = None,  # (B,) int64, where (4*) needs them and forward() did not get them
         skip: Tensor | None = None,  # (), not 0: leave the memory alone, decided on the device
     ) -> None:
         """The memory: the prior by Eq. (3), the prototypes by Eq. (4). Call it after the optimizer's step."""
@@ -190,24 +194,10 @@ class GeT(nn.Module):
         self._check_features(features, finite=False)
         if len(features) != len(e.features):
             raise ValueError(f"update() got {len(features)} features, the forward call had {len(e.features)}")
-        late: dict[str, Tensor] = {}
-        if e.sums is None:
-            if labels is None:
-                raise ValueError(
-                    "prototype_labels='head' needs the classifier's labels: pass labels=logits.argmax(1) to update() "
-                    "or to the forward call, or build GeT with prototype_labels='y_M'"
-                )
-            self._check_labels("labels", labels, len(features), in_range=self._look(features))
-            late = {"features": features, "labels": labels}
         ops = choose_backend(self.backend, features.device)
         with torch.autocast(features.device.type, enabled=False):
-            if late and self._world_size() > 1:
-                sums, counts = ops.class_sums(features, late["labels"], self.num_classes)
-                packed = self._all_reduce(torch.cat([counts, sums.flatten()]))
-                e = e._replace(counts=packed[: self.num_classes], sums=packed[self.num_classes :].view_as(sums))
-                late = {}
             ops.update_memory_(
-                self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, floor=self._floor, skip=skip, **late
+                self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, floor=self._floor, skip=skip
             )
 
     def check(self) -> None:

@@ -11,16 +11,10 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.checks import check_float, check_like
-from fastget.kernels.columns import launch_column_sums
-from fastget.kernels.launch import launch
+from fastget.kernels.equations.columns import launch_column_sums
+from fastget.kernels.launch import empty, launch
+from fastget.kernels.tile import inverse_root
 from fastget.kernels.wrap import Differentiable, Operator
-
-
-@triton.jit
-def inverse_root(colsum, classes, held):
-    """1 / sqrt(colsum), 0 for a column of mass zero."""
-    mass = tl.load(colsum + classes, mask=held, other=0.0).to(tl.float32)
-    return tl.where(mass > 0, 1.0 / tl.sqrt(tl.where(mass > 0, mass, 1.0)), 0.0)
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -30,22 +24,22 @@ def rebalance_kernel(
     Q,  # (B, C) out
     totals,  # (B,) out: sum_c P / sqrt(colsum)
     B, C, p_b, p_c,
-    BM: tl.constexpr, BN: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """W = P / sqrt(colsum), 0 where colsum is; Q = W / sum_c W.  dP: the two kernels after this one."""
-    rows = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
+    rows = (tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
     live = rows < B
-    total = tl.zeros((BM,), tl.float32)
-    for c0 in range(0, C, BN):
-        classes = c0 + tl.arange(0, BN)
+    total = tl.zeros((BLOCK_B,), tl.float32)
+    for c0 in range(0, C, BLOCK_C):
+        classes = c0 + tl.arange(0, BLOCK_C)
         held = classes < C
         at = P + rows[:, None] * p_b + classes[None, :].to(tl.int64) * p_c
         p = tl.load(at, mask=live[:, None] & held[None, :], other=0.0).to(tl.float32)
         total += tl.sum(p * inverse_root(colsum, classes, held)[None, :], 1)
     tl.store(totals + rows, total, mask=live)
-    total = tl.where(total > 0, total, 1.0)
-    for c0 in range(0, C, BN):
-        classes = c0 + tl.arange(0, BN)
+    total = tl.where(total <= 0, 1.0, total)
+    for c0 in range(0, C, BLOCK_C):
+        classes = c0 + tl.arange(0, BLOCK_C)
         held = classes < C
         inside = live[:, None] & held[None, :]
         at = P + rows[:, None] * p_b + classes[None, :].to(tl.int64) * p_c
@@ -62,23 +56,23 @@ def rebalance_slope_kernel(
     totals,  # (B,)
     dP,  # (B, C) out, colsum held fixed
     B, C, dq_b, dq_c,
-    BM: tl.constexpr, BN: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """dP[b,c] = (dQ[b,c] - sum_c' Q dQ) / (sqrt(colsum_c) sum_c' W)."""
-    rows = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
+    rows = (tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
     live = rows < B
-    mean = tl.zeros((BM,), tl.float32)
-    for c0 in range(0, C, BN):
-        classes = c0 + tl.arange(0, BN)
+    mean = tl.zeros((BLOCK_B,), tl.float32)
+    for c0 in range(0, C, BLOCK_C):
+        classes = c0 + tl.arange(0, BLOCK_C)
         inside = live[:, None] & (classes < C)[None, :]
         q = tl.load(Q + rows[:, None] * C + classes[None, :], mask=inside, other=0.0)
         d = tl.load(dQ + rows[:, None] * dq_b + classes[None, :].to(tl.int64) * dq_c, mask=inside, other=0.0)
         mean += tl.sum(q * d, 1)
     total = tl.load(totals + rows, mask=live, other=1.0)
-    mean = tl.where(total > 0, mean, 0.0)
-    total = tl.where(total > 0, total, 1.0)
-    for c0 in range(0, C, BN):
-        classes = c0 + tl.arange(0, BN)
+    mean = tl.where(total <= 0, 0.0, mean)
+    total = tl.where(total <= 0, 1.0, total)
+    for c0 in range(0, C, BLOCK_C):
+        classes = c0 + tl.arange(0, BLOCK_C)
         held = classes < C
         inside = live[:, None] & held[None, :]
         d = tl.load(dQ + rows[:, None] * dq_b + classes[None, :].to(tl.int64) * dq_c, mask=inside, other=0.0)
@@ -93,40 +87,36 @@ def rebalance_colsum_kernel(
     colsum,  # (C,)
     d_colsum,  # (C,) out
     B, C, p_b, p_c,
-    ADD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    ADD: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """d_colsum[c] = -sum_b P[b,c] dP[b,c] / (2 colsum_c); with ADD, colsum being P.sum(0), it is added to dP[:, c]."""
-    classes = tl.program_id(0) * BN + tl.arange(0, BN)
+    classes = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     held = classes < C
-    total = tl.zeros((BN,), tl.float32)
-    for b0 in range(0, B, BM):
-        rows = (b0 + tl.arange(0, BM)).to(tl.int64)
+    total = tl.zeros((BLOCK_C,), tl.float32)
+    for b0 in range(0, B, BLOCK_B):
+        rows = (b0 + tl.arange(0, BLOCK_B)).to(tl.int64)
         inside = (rows < B)[:, None] & held[None, :]
         at = P + rows[:, None] * p_b + classes[None, :].to(tl.int64) * p_c
         p = tl.load(at, mask=inside, other=0.0).to(tl.float32)
         total += tl.sum(p * tl.load(dP + rows[:, None] * C + classes[None, :], mask=inside, other=0.0), 0)
     mass = tl.load(colsum + classes, mask=held, other=0.0).to(tl.float32)
-    slope = tl.where(mass > 0, -0.5 * total / tl.where(mass > 0, mass, 1.0), 0.0)
+    slope = tl.where(mass <= 0, 0.0, -0.5 * total / tl.where(mass <= 0, 1.0, mass))
     tl.store(d_colsum + classes, slope, mask=held)
     if ADD:
-        for b0 in range(0, B, BM):
-            rows = (b0 + tl.arange(0, BM)).to(tl.int64)
+        for b0 in range(0, B, BLOCK_B):
+            rows = (b0 + tl.arange(0, BLOCK_B)).to(tl.int64)
             inside = (rows < B)[:, None] & held[None, :]
             at = dP + rows[:, None] * C + classes[None, :]
             tl.store(at, tl.load(at, mask=inside, other=0.0) + slope[None, :], mask=inside)
 
 
-def _empty(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
-
-
 def _rebalance(P: Tensor, colsum: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor]:  # noqa: UP045
     B, C = P.shape
     mass = launch_column_sums(P) if colsum is None else launch_column_sums(colsum[None])
-    Q, totals, config = _empty(P, B, C), _empty(P, B), configs.walk(C)
+    Q, totals, config = empty(P, B, C), empty(P, B), configs.walk(C)
     launch(
-        rebalance_kernel, (triton.cdiv(B, config.BM),), P, mass, Q, totals, B, C, *P.stride(),
-        reads=(P, mass), writes=(Q, totals), BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+        rebalance_kernel, (triton.cdiv(B, config.BLOCK_B),), P, mass, Q, totals, B, C, *P.stride(),
+        reads=(P, mass), writes=(Q, totals), **vars(config),
     )  # fmt: skip
     return Q, totals, mass
 
@@ -148,16 +138,16 @@ def _rebalance_gradient(
     P: Tensor, Q: Tensor, totals: Tensor, mass: Tensor, dQ: Tensor, own: bool
 ) -> tuple[Tensor, Tensor]:
     B, C = P.shape
-    dP, d_colsum, config = _empty(P, B, C), _empty(P, C), configs.walk(C)
+    dP, d_colsum, config = empty(P, B, C), empty(P, C), configs.walk(C)
     launch(
-        rebalance_slope_kernel, (triton.cdiv(B, config.BM),), Q, dQ, mass, totals, dP, B, C, *dQ.stride(),
-        reads=(Q, dQ, mass, totals), writes=(dP,), BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+        rebalance_slope_kernel, (triton.cdiv(B, config.BLOCK_B),), Q, dQ, mass, totals, dP, B, C, *dQ.stride(),
+        reads=(Q, dQ, mass, totals), writes=(dP,), **vars(config),
     )  # fmt: skip
     config = configs.columns(C)
     launch(
-        rebalance_colsum_kernel, (triton.cdiv(C, config.BN),), P, dP, mass, d_colsum, B, C, *P.stride(),
+        rebalance_colsum_kernel, (triton.cdiv(C, config.BLOCK_C),), P, dP, mass, d_colsum, B, C, *P.stride(),
         reads=(P, dP, mass), writes=(d_colsum, dP if own else None),
-        ADD=own, BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+        ADD=own, **vars(config),
     )  # fmt: skip
     return dP, d_colsum
 

@@ -16,14 +16,14 @@ def column_sums_kernel(
     x,  # (B, C)
     out,  # (C,) out
     B, C, x_b, x_c,
-    BM: tl.constexpr, BN: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """out[c] = sum_b x[b,c].  dx[b,c] = dout[c]."""
-    classes = tl.program_id(0) * BN + tl.arange(0, BN)
+    classes = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     held = classes < C
-    total = tl.zeros((BN,), tl.float32)
-    for b0 in range(0, B, BM):
-        rows = (b0 + tl.arange(0, BM)).to(tl.int64)
+    total = tl.zeros((BLOCK_C,), tl.float32)
+    for b0 in range(0, B, BLOCK_B):
+        rows = (b0 + tl.arange(0, BLOCK_B)).to(tl.int64)
         at = x + rows[:, None] * x_b + classes[None, :].to(tl.int64) * x_c
         total += tl.sum(tl.load(at, mask=(rows < B)[:, None] & held[None, :], other=0.0).to(tl.float32), 0)
     tl.store(out + classes, total, mask=held)
@@ -34,7 +34,7 @@ def launch_column_sums(x: Tensor) -> Tensor:
     B, C = x.shape
     out, config = torch.empty(C, dtype=torch.float32, device=x.device), configs.columns(C)
     launch(
-        column_sums_kernel, (triton.cdiv(C, config.BN),), x, out, B, C, *x.stride(),
-        reads=(x,), writes=(out,), BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+        column_sums_kernel, (triton.cdiv(C, config.BLOCK_C),), x, out, B, C, *x.stride(),
+        reads=(x,), writes=(out,), **vars(config),
     )  # fmt: skip
     return out

@@ -29,7 +29,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.cache import get_cache_manager
 
-from fastget.kernels.catalogue import Variant
+from fastget.kernels.audit.catalogue import Variant
 from fastget.kernels.launch import compile_options
 
 
@@ -98,6 +98,7 @@ class Resources:
     mma: str = ""  # matrix instructions found
     dots: str = ""  # element types and input precisions of the source's tl.dot
     atomics: str = ""  # atomic instructions found
+    fused_sums: int = 0  # adds of another lane's number that a product was fused into: such lanes end with other bits
     error: str = ""  # why it did not compile
 
     def broken_claims(self) -> list[str]:
@@ -111,6 +112,8 @@ class Resources:
             broken.append(f"atomics in the memory update: {self.atomics}")
         elif re.search(r"[._](B?F16|F32|F64|bf16|f16|f32|f64)", self.atomics):
             broken.append(f"float atomics, whose sum depends on the order: {self.atomics}")
+        if self.fused_sums:
+            broken.append(f"{self.fused_sums} sums whose lanes differ in the last bit: a product is fused into them")
         if re.search("f16|tf32", self.dots) and self.arch != "sm_75" and not self.mma:
             broken.append(f"tl.dot on {self.dots} without a matrix instruction")
         return broken
@@ -148,6 +151,12 @@ def matrix_opcodes(opcodes: Counter[str]) -> list[str]:
 def atomic_opcodes(opcodes: Counter[str]) -> list[str]:
     """ATOM, ATOMG, ATOMS, RED, REDG. (REDUX is a sum inside a warp, not an atomic.)"""
     return sorted(op for op in opcodes if re.fullmatch(r"ATOM[GS]?|REDG?|UTMAREDG", op.split(".")[0]))
+
+
+def parse_fused_sums(ptx: str) -> int:
+    """How many fused multiply-adds take a number from another lane: the first add of a sum over products."""
+    shuffled = set(re.findall(r"shfl\.sync\.\w+\.b32\s+(%\w+)", ptx))
+    return sum(addend in shuffled for addend in re.findall(r"fma\.rn\S*\s+%\w+, %\w+, %\w+, (%\w+);", ptx))
 
 
 def parse_dots(ttir: str) -> str:
@@ -214,8 +223,8 @@ def _need_compiler(variant: Variant) -> None:
 def compile_variant(variant: Variant, arch: str) -> Any:
     """Triton's compiled kernel for `arch`, made on this machine."""
     _need_compiler(variant)
-    source = ASTSource(variant.kernel, variant.signature, variant.constexprs, variant.attrs)
     chip = architecture(arch)
+    source = ASTSource(variant.kernel, variant.signature, variant.constexprs, variant.attrs_for(chip.backend))
     options = compile_options(variant.num_warps, variant.num_stages, chip.backend)
     return triton.compile(source, target=chip.target, options=options)
 
@@ -267,6 +276,7 @@ def _read_cubin(compiled: Any) -> dict[str, Any]:
         "spills": spill_count(opcodes),
         "mma": " ".join(matrix_opcodes(opcodes)),
         "atomics": " ".join(atomic_opcodes(opcodes)),
+        "fused_sums": parse_fused_sums(compiled.asm["ptx"]),
     }
     cache.put(json.dumps(found), name, binary=False)
     return found

@@ -11,28 +11,28 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.checks import check_constant, check_float, check_labels, check_like
-from fastget.kernels.launch import launch
+from fastget.kernels.launch import empty, launch
 from fastget.kernels.logits import log_prior_tile
-from fastget.kernels.objective import head_totals
+from fastget.kernels.objective import structure
 from fastget.kernels.wrap import Differentiable, Operator
 
 
 @triton.jit(do_not_specialize=["B"])
 def mixed_labels_kernel(
     Q,  # (B, C)
-    y_M,  # (B,) int64, read with HOT
+    y_M,  # (B,) int64; None: for the gradient
     out,  # (B, C) out
     B, C, q_b, q_c, y_b, gamma_Q,
-    HOT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """out[b,c] = (1 - gamma_Q) Q[b,c] + gamma_Q [y_b = c].  dQ = (1 - gamma_Q) dout: the same without HOT."""
-    rows = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
-    classes = tl.program_id(1) * BN + tl.arange(0, BN)
+    """out[b,c] = (1 - gamma_Q) Q[b,c] + gamma_Q [y_b = c].  dQ = (1 - gamma_Q) dout: the same without y_M."""
+    rows = (tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
+    classes = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     live = rows < B
     inside = live[:, None] & (classes < C)[None, :]
     at = Q + rows[:, None] * q_b + classes[None, :].to(tl.int64) * q_c
     mixed = (1.0 - gamma_Q) * tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    if HOT:
+    if y_M is not None:
         y = tl.load(y_M + rows * y_b, mask=live, other=-1)
         mixed += gamma_Q * (y[:, None] == classes[None, :]).to(tl.float32)
     tl.store(out + rows[:, None] * C + classes[None, :], mixed.to(out.dtype.element_ty), mask=inside)
@@ -41,18 +41,18 @@ def mixed_labels_kernel(
 @triton.jit(do_not_specialize=["B"])
 def structure_kernel(
     Q, P,  # (B, C)
-    losses,  # (blocks, 2) out: 0, and the block's sum of KL(Q || P)
+    kl_parts,  # (blocks,) out: the block's sum of KL(Q || P)
     Q_parts,  # (blocks, C) out: the block's column sums of Q
     B, C, q_b, q_c, p_b, p_c,
-    BM: tl.constexpr, BN: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """KL[b] = sum_c Q (log Q - log P) where Q > 0, and Q's column sums, of one block of rows. No gradient."""
     block = tl.program_id(0)
-    rows = (block * BM + tl.arange(0, BM)).to(tl.int64)
+    rows = (block * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
     live = rows < B
-    kl = tl.zeros((BM,), tl.float32)
-    for c0 in range(0, C, BN):
-        classes = c0 + tl.arange(0, BN)
+    kl = tl.zeros((BLOCK_B,), tl.float32)
+    for c0 in range(0, C, BLOCK_C):
+        classes = c0 + tl.arange(0, BLOCK_C)
         wide = classes[None, :].to(tl.int64)
         inside = live[:, None] & (classes < C)[None, :]
         q = tl.load(Q + rows[:, None] * q_b + wide * q_c, mask=inside, other=0.0).to(tl.float32)
@@ -61,27 +61,21 @@ def structure_kernel(
         ratio = tl.log(tl.where(held, q, 1.0)) - tl.log(tl.where(held, p, 1.0))
         kl += tl.sum(q * ratio, 1)
         tl.store(Q_parts + block.to(tl.int64) * C + classes, tl.sum(q, 0), mask=classes < C)
-    tl.store(losses + 2 * block, 0.0)
-    tl.store(losses + 2 * block + 1, tl.sum(kl, 0))
+    tl.store(kl_parts + block, tl.sum(kl, 0))
 
 
 @triton.jit(do_not_specialize=["blocks", "B"])
-def structure_total_kernel(losses, Q_parts, out, blocks, B, C, BM: tl.constexpr, BN: tl.constexpr):
+def structure_total_kernel(kl_parts, Q_parts, out, blocks, B, C, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr):
     """out = sum KL / B + sum_c Qbar_c log Qbar_c. One program."""
-    _, structure = head_totals(losses, Q_parts, blocks, B, C, BM, BN)
-    tl.store(out, structure)
+    tl.store(out, structure(kl_parts, Q_parts, blocks, B, C, BLOCK_B, BLOCK_C))
 
 
 @triton.jit
-def shrink_kernel(pi, out, C, BN: tl.constexpr):  # pi (C,), out (C,)
+def shrink_kernel(pi, out, C, BLOCK_C: tl.constexpr):  # pi (C,), out (C,)
     """out = pi^beta / sum_c pi^beta, beta = 1 - exp(H(pi)) / C. No gradient."""
-    classes = tl.program_id(0) * BN + tl.arange(0, BN)
+    classes = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     held = classes < C
-    tl.store(out + classes, tl.exp(log_prior_tile(pi, classes, held, C, 1, 0, BN)), mask=held)
-
-
-def _empty(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
+    tl.store(out + classes, tl.exp(log_prior_tile(pi, classes, held, C, 1, False, BLOCK_C)), mask=held)
 
 
 # --- Eq. (10) ----------------------------------------------------------------------------------
@@ -95,10 +89,9 @@ def _launch_mix(Q: Tensor, y_M: Tensor | None, gamma_Q: float, dtype: torch.dtyp
     B, C = Q.shape
     out, config = torch.empty((B, C), dtype=dtype, device=Q.device), configs.elementwise(C)
     launch(
-        mixed_labels_kernel, (triton.cdiv(B, config.BM), triton.cdiv(C, config.BN)),
-        Q, Q if y_M is None else y_M, out, B, C, *Q.stride(), 0 if y_M is None else y_M.stride(0), gamma_Q,
-        reads=(Q, y_M), writes=(out,),
-        HOT=y_M is not None, BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+        mixed_labels_kernel, (triton.cdiv(B, config.BLOCK_B), triton.cdiv(C, config.BLOCK_C)),
+        Q, y_M, out, B, C, *Q.stride(), 0 if y_M is None else y_M.stride(0), gamma_Q,
+        reads=(Q, y_M), writes=(out,), **vars(config),
     )  # fmt: skip
     return out
 
@@ -140,23 +133,23 @@ def mixed_labels(
 
 def _structure(Q: Tensor, P: Tensor) -> Tensor:
     (B, C), config = Q.shape, configs.objective(*Q.shape)
-    blocks = triton.cdiv(B, config.BM)
-    losses, Q_parts, out = _empty(Q, blocks, 2), _empty(Q, blocks, C), _empty(Q)
+    blocks = triton.cdiv(B, config.BLOCK_B)
+    parts, out = (empty(Q, blocks), empty(Q, blocks, C)), empty(Q)
     launch(
-        structure_kernel, (blocks,), Q, P, losses, Q_parts, B, C, *Q.stride(), *P.stride(),
-        reads=(Q, P), writes=(losses, Q_parts), BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+        structure_kernel, (blocks,), Q, P, *parts, B, C, *Q.stride(), *P.stride(),
+        reads=(Q, P), writes=parts, **vars(config),
     )  # fmt: skip
-    config = configs.totals(C)
     launch(
-        structure_total_kernel, (1,), losses, Q_parts, out, blocks, B, C,
-        reads=(losses, Q_parts), writes=(out,), BM=config.BM, BN=config.BN, num_warps=config.num_warps,
+        structure_total_kernel, (1,), *parts, out, blocks, B, C,
+        reads=parts, writes=(out,), **vars(configs.totals(C)),
     )  # fmt: skip
     return out
 
 
 def _shrink(pi: Tensor) -> Tensor:
-    out, BN = _empty(pi, len(pi)), configs.prior_tile(len(pi))
-    launch(shrink_kernel, (triton.cdiv(len(pi), BN),), pi, out, len(pi), reads=(pi,), writes=(out,), BN=BN)
+    C, out = len(pi), empty(pi, len(pi))
+    block = configs.prior_block(C)
+    launch(shrink_kernel, (triton.cdiv(C, block),), pi, out, C, reads=(pi,), writes=(out,), BLOCK_C=block)
     return out
 
 

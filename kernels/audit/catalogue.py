@@ -14,20 +14,19 @@ import torch
 from torch import Tensor
 
 from fastget.kernels import configs
-from fastget.kernels.cross_entropy import soft_cross_entropy
+from fastget.kernels.equations.cross_entropy import soft_cross_entropy
+from fastget.kernels.equations.labels import mixed_labels, shrink_prior, structure_loss
+from fastget.kernels.equations.posterior import nearest_histogram, posterior
+from fastget.kernels.equations.prototypes import class_sums, update_prior, update_prototypes
+from fastget.kernels.equations.rebalance import rebalance
 from fastget.kernels.expectation import expectation
-from fastget.kernels.labels import mixed_labels, shrink_prior, structure_loss
 from fastget.kernels.launch import Launch, record
 from fastget.kernels.memory import update_memory_
 from fastget.kernels.objective import objective
-from fastget.kernels.posterior import nearest_histogram, posterior
-from fastget.kernels.prototypes import class_sums, update_prior, update_prototypes
-from fastget.kernels.rebalance import rebalance
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
 POINTERS = {
-    torch.float64: "*fp64",
     torch.float32: "*fp32",
     torch.float16: "*fp16",
     torch.bfloat16: "*bf16",
@@ -50,6 +49,9 @@ MIXED = (36, 65, 257)  # where types and sizes that meet seldom are compiled too
 LAID_ACROSS, LAID_APART = (4096, 1000, 2048), (37, 5000, 257)  # where strided inputs are compiled too
 
 
+Attrs = dict[tuple[int, ...], list[list[Any]]]  # argument -> what the JIT says of it to the compiler
+
+
 @dataclass(frozen=True)
 class Variant:
     """One compilation: ASTSource(kernel, signature, constexprs, attrs) with launch.compile_options(num_warps, ...)."""
@@ -58,19 +60,28 @@ class Variant:
     kernel: Any  # the object that @triton.jit made
     signature: dict[str, str]  # argument -> Triton type, "constexpr" for those in `constexprs`
     constexprs: dict[str, Any]
-    attrs: dict[tuple[int, ...], list[list[Any]]]  # tt.divisibility, as the JIT would specialise
+    attrs: Attrs  # tt.divisibility, as the JIT would specialise
+    small: tuple[int, ...]  # arguments in storages below 2 GiB, which ROCm reaches by buffer operations
     num_warps: int
     num_stages: int
     dtype: torch.dtype  # of the features
     backends: tuple[str, ...]  # "cuda", "hip": where this precision exists and can be chosen
     fast: bool = field(compare=False)  # in the small subset that covers every kernel
 
+    def attrs_for(self, backend: str) -> Attrs:
+        """`attrs`, and on ROCm tt.pointer_range for each small tensor."""
+        if backend != "hip":
+            return self.attrs
+        return {**self.attrs, **{(i,): [*self.attrs.get((i,), []), ["tt.pointer_range", 32]] for i in self.small}}
 
-def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list[list[Any]]]]:
-    """Signature, constexprs and attributes of a launch: integers equal to 1 are constants, multiples of 16 are said."""
+
+def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], Attrs, tuple[int, ...]]:
+    """Signature, constexprs, attributes and small tensors of a launch, as the JIT has them: None and integers equal
+    to 1 are constants, multiples of 16 are said."""
     signature: dict[str, str] = {}
     constexprs: dict[str, Any] = dict(launch.constexprs)
-    attrs: dict[tuple[int, ...], list[list[Any]]] = {}
+    attrs: Attrs = {}
+    small = []
     names = launch.kernel.arg_names
     plain = {p.num for p in getattr(launch.kernel, "params", ()) if p.do_not_specialize}
     for i, (name, value) in enumerate(zip(names, launch.args, strict=False)):
@@ -79,11 +90,11 @@ def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tup
             signature[name] = POINTERS[value.dtype]
             address = int(value.storage_offset() * value.element_size())
             divisible = bool((address if value.device.type == "meta" else value.data_ptr()) % 16 == 0)
-        elif isinstance(value, int) and i in plain:
+            if value.untyped_storage().size() < 2**31:
+                small.append(i)
+        elif isinstance(value, int) and (i in plain or value != 1):
             signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-        elif isinstance(value, int) and value != 1:
-            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-            divisible = value % 16 == 0
+            divisible = i not in plain and value % 16 == 0
         elif isinstance(value, float):
             signature[name] = "fp32"
         else:
@@ -91,14 +102,14 @@ def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tup
         if divisible:
             attrs[(i,)] = [["tt.divisibility", 16]]
     signature.update(dict.fromkeys(names[len(launch.args) :], "constexpr"))
-    return signature, constexprs, attrs
+    return signature, constexprs, attrs, tuple(small)
 
 
 def variants(dtypes: Sequence[torch.dtype] = DTYPES) -> Iterator[Variant]:
     """Every variant once, in a fixed order."""
     found: dict[Any, Variant] = {}
     for dtype in dtypes:
-        for precision in ("float64", "ieee", "tf32"):
+        for precision in ("ieee", "tf32"):
             backends = _backends(dtype, precision)
             for shape in SHAPES:
                 for drive in DRIVES:
@@ -127,10 +138,9 @@ def tiles(found: Sequence[Variant]) -> list[Variant]:
     and what shared memory it takes."""
     groups: dict[Any, Variant] = {}
     for variant in sorted(found, key=lambda v: len(v.attrs)):
-        sizes = [(k, v) for k, v in variant.constexprs.items() if k.startswith("B") and k != "BY"]
-        products = [variant.constexprs.get(k) for k in ("PRECISION", "WIDE")]
+        sizes = [(k, v) for k, v in variant.constexprs.items() if k.endswith(("_B", "_C", "_D", "PRECISION"))]
         types = [kind for kind in variant.signature.values() if kind.startswith("*")]
-        key = (variant.kernel.fn.__name__, variant.num_warps, str(sizes), str(products), str(types))
+        key = (variant.kernel.fn.__name__, variant.num_warps, str(sizes), str(types))
         groups.setdefault(key, variant)
     return list(groups.values())
 
@@ -138,17 +148,15 @@ def tiles(found: Sequence[Variant]) -> list[Variant]:
 def _backends(dtype: torch.dtype, precision: str) -> tuple[str, ...]:
     """Where configs.precision() can choose this: below "highest", and beside half types, CUDA takes TF32 and ROCm
     multiplies in full."""
-    if precision == "float64" and dtype not in HALF:
-        return ("cuda", "hip")
-    return ("cuda",) if precision == "tf32" else ("hip",)
+    if precision == "tf32":
+        return ("cuda",)
+    return ("hip",) if dtype in HALF else ("cuda", "hip")
 
 
 def _variant(launch: Launch, dtype: torch.dtype, backends: tuple[str, ...], shape: tuple[int, int, int]) -> Variant:
-    signature, constexprs, attrs = specialise(launch)
-    if "UPCAST" in constexprs:
-        constexprs["UPCAST"] = False  # true only in the interpreter
+    signature, constexprs, attrs, small = specialise(launch)
     kind = str(dtype).removeprefix("torch.")
-    choices = ",".join(f"{k}={_short(v)}" for k, v in launch.constexprs.items() if k != "UPCAST")
+    choices = ",".join(f"{k}={_short(v)}" for k, v in launch.constexprs.items())
     uses_dot = "PRECISION" in constexprs
     return Variant(
         name=f"{launch.name}[{kind} {'x'.join(map(str, shape))} {choices}]",
@@ -156,6 +164,7 @@ def _variant(launch: Launch, dtype: torch.dtype, backends: tuple[str, ...], shap
         signature=signature,
         constexprs=constexprs,
         attrs=attrs,
+        small=small,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         dtype=dtype,
@@ -174,6 +183,7 @@ def _key(variant: Variant) -> Any:
         tuple(variant.signature.items()),
         tuple(variant.constexprs.items()),
         tuple(variant.attrs),
+        variant.small,
         variant.num_warps,
         variant.num_stages,
     )
@@ -192,7 +202,7 @@ def _differentiate(out: Tensor, grad: Tensor | None = None) -> None:
 
 def _step(
     dtype: torch.dtype, B: int, C: int, D: int, *, weight: torch.dtype, estimate: str = "likelihood",
-    by: str = "late", skip: bool = False, backward: str = "loss",
+    use_y_M: bool = False, skip: bool = False, backward: str = "loss",
 ) -> None:  # fmt: skip
     """One step of GeT: E, C, backward, memory."""
     features, labels = _meta(B, D, dtype=dtype, grad=True), _meta(B, dtype=torch.int64)
@@ -200,26 +210,22 @@ def _step(
     mu_g, mu_f = _meta(C, D, dtype=weight, grad=True), _meta(C, D, grad=True)
     e = expectation(
         features, mu, mu_g, mu_f, pi, 0.15, prior_estimate=estimate,
-        use_y_M=by == "y_M", labels=labels if by == "labels" else None,
+        use_y_M=use_y_M, labels=None if use_y_M else labels,
     )  # fmt: skip
     out = objective(e, 0.5, 0.5)
     if backward == "all":
         _differentiate(out.loss + out.loss_g + out.loss_f)
     elif backward:
         _differentiate(getattr(out, backward))
-    late = by == "late"
-    update_memory_(
-        mu, pi, health, e, 0.01, 0.01, features=features.detach() if late else None,
-        labels=labels if late else None, skip=_meta() if skip else None,
-    )  # fmt: skip
+    update_memory_(mu, pi, health, e, 0.01, 0.01, skip=_meta() if skip else None)
 
 
 def _steps(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     for estimate in ("likelihood", "posterior", "nearest"):
         _step(dtype, B, C, D, weight=torch.float32, estimate=estimate)
-        for by in ("labels", "y_M"):
-            _step(dtype, B, C, D, weight=torch.float32, estimate=estimate, by=by, skip=True)
-    _step(dtype, B, C, D, weight=torch.float32, skip=True)
+        _step(dtype, B, C, D, weight=torch.float32, estimate=estimate, use_y_M=True, skip=True)
+    features, mu = _meta(B, D, dtype=dtype), _meta(C, D)
+    expectation(features, mu, mu, mu, _meta(C), 0.15)  # no class sums
     for backward in ("loss_g", "loss_f", "all"):
         _step(dtype, B, C, D, weight=torch.float32, backward=backward)
     if dtype != torch.float32:
@@ -264,7 +270,6 @@ def _strided(dtype: torch.dtype, B: int, C: int, D: int) -> None:
         e = expectation(features, mu, mu_g, mu_f, pi, 0.15, labels=labels)
         _differentiate(objective(e, 0.5, 0.5).loss)
         update_memory_(mu, pi, health, e, 0.01, 0.01)
-        update_memory_(mu, pi, health, e, 0.01, 0.01, features=features.detach(), labels=labels)
         P = posterior(features, mu_g, _meta(C, grad=True), 0.15)
         _differentiate(P, lay(B, C))
         _differentiate(soft_cross_entropy(features, mu_g, _meta(C), 0.15, lay(B, C)))
@@ -290,7 +295,7 @@ def _mixed(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     mu, pi, health = _meta(C, D), _meta(C), _meta(2, dtype=torch.int64)
     e = expectation(features, mu, prototypes, _meta(C, D), _meta(C, dtype=dtype), 0.15, labels=labels)
     _differentiate(objective(e, 0.5, 0.5).loss)
-    update_memory_(mu, pi, health, e, 0.01, 0.01, features=features.detach(), labels=labels)
+    update_memory_(mu, pi, health, e, 0.01, 0.01)
     class_sums(features.detach(), labels, C)
     mixed_labels(_meta(B, C, dtype=dtype), labels, 0.5)
     _step(dtype, B, C, 1, weight=dtype)

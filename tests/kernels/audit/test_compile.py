@@ -1,8 +1,9 @@
 """Every kernel in every configuration compiles, and what the compiler made of it keeps the claims.
 
 The kernels of a test run are the interpreter's, so the compiling is done by this file run as a program without
-TRITON_INTERPRET: `python -m tests.kernels.test_compile samples|fast|extremes|tiles [architectures]` prints a row per
-variant. Every variant on every architecture is `python -m fastget.kernels.report`, some two hours on two cores.
+TRITON_INTERPRET: `python -m tests.kernels.audit.test_compile samples|fast|extremes|tiles [architectures]` prints a row
+per variant. Every variant on every architecture is `python -m fastget.kernels.audit.report`: some two hours
+on two cores.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -17,16 +18,18 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import triton
 import triton.language as tl
 
-from fastget.kernels import compile as kc
-from fastget.kernels.catalogue import Variant, extremes, tiles, variants
+from fastget.kernels import launch
+from fastget.kernels.audit import compile as kc
+from fastget.kernels.audit.catalogue import Variant, extremes, tiles, variants
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FAST_ARCHITECTURES = ("sm_80", "sm_90")
 
 
@@ -57,6 +60,13 @@ def _product(x, y, BLOCK: tl.constexpr, COPIES: tl.constexpr):
 
 
 @triton.jit
+def _squares(x, y, BLOCK: tl.constexpr):
+    """Broken where a product and an add may be fused: each lane adds its own square to the rounded one of another."""
+    values = tl.load(x + tl.arange(0, BLOCK))
+    tl.store(y, tl.sum(values * values, 0))
+
+
+@triton.jit
 def _wrong(x, y, BLOCK: tl.constexpr):
     tl.store(y + tl.arange(0, BLOCK), tl.load(x + tl.arange(0, 2 * BLOCK)))  # shapes that do not fit
 
@@ -69,6 +79,7 @@ def _sample(name: str, kernel: Any, signature: dict[str, str], num_warps: int = 
         signature={**signature, **dict.fromkeys(constexprs, "constexpr")},
         constexprs=constexprs,
         attrs={(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]},
+        small=(0, 1),
         num_warps=num_warps,
         num_stages=8,
         dtype=torch.bfloat16 if half else torch.float32,
@@ -85,13 +96,15 @@ def _samples() -> list[Variant]:
         _sample("product", _product, tile, BLOCK=32, COPIES=4),
         _sample("large", _product, tile, BLOCK=128, COPIES=64),
         _sample("wrong", _wrong, row, BLOCK=16),
+        _sample("squares", _squares, row, num_warps=1, BLOCK=32),
+        _sample("fused", _squares, row, num_warps=1, BLOCK=32),
     ]
 
 
 def _compile(what: str, archs: tuple[str, ...]) -> list[kc.Resources]:
     """The rows that this file prints when it is run as a program."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.kernels.test_compile", what, *archs]
+    command = [sys.executable, "-m", "tests.kernels.audit.test_compile", what, *archs]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return [kc.Resources(**row) for row in json.loads(done.stdout)]
@@ -111,7 +124,10 @@ def _thin(chosen: list[Variant], most: int) -> list[Variant]:
 
 def _main(what: str, archs: list[str]) -> None:
     if what == "samples":
-        rows = [kc.inspect_variant(sample, arch) for sample in _samples() for arch in archs]
+        rows = []
+        for sample in _samples():
+            with patch.object(launch, "FP_FUSION", sample.name == "fused"):
+                rows += [kc.inspect_variant(sample, arch) for arch in archs]
     elif what == "fast":  # on one core, in the time of an ordinary test run
         rows = list(kc.inspect_all(_thin([v for v in variants() if v.fast], most=3), archs, jobs=1))
     else:
@@ -166,6 +182,12 @@ def test_too_much_shared_memory_is_seen(samples: dict[tuple[str, str], kc.Resour
     assert row.shared > row.shared_limit == 166_912
     assert any("shared memory" in claim for claim in row.broken_claims())
     assert row.occupancy == 0
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_a_product_fused_into_a_sum_over_lanes_is_seen(samples: dict[tuple[str, str], kc.Resources], arch: str) -> None:
+    assert any("differ in the last bit" in claim for claim in samples["fused", arch].broken_claims())
+    assert samples["squares", arch].broken_claims() == [], "as every launch of the kernels is compiled"
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "gfx942"])

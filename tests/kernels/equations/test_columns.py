@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastget.kernels.columns import launch_column_sums
+from fastget.kernels.equations.columns import launch_column_sums
 from tests.kernels.checker import assert_order_free, check_addresses
 from tests.kernels.support import error, nan_filled
 

@@ -1,11 +1,13 @@
-"""What the kernels cost, without a GPU: `python -m fastget.kernels.report`.
+"""What the kernels cost, without a GPU: `python -m fastget.kernels.audit.report`.
 
 First every kernel in every configuration, compiled for every architecture: registers, spills, shared memory against
-the limit, occupancy by formula, matrix instructions, atomics. Then one GeT step per problem size: launches and bytes
-against eager PyTorch and against the minimum, and the time that bandwidth and launch latency allow.
+the limit, occupancy by formula, matrix instructions, atomics, sums that a product is fused into. Then one GeT step per
+problem size: launches and bytes against eager PyTorch and against the minimum, and the time that bandwidth and launch
+latency allow.
 
 Exit code 1 if a claim is broken: a spill on sm_80, sm_90 or sm_100, shared memory over the limit, an atomic in the
-memory update, a matrix product without matrix instructions, or a kernel that does not compile.
+memory update, a product fused into a sum over lanes, a matrix product without matrix instructions, or a kernel that
+does not compile.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from fastget.kernels import traffic
-from fastget.kernels.compile import ARCHITECTURES, Resources, architecture, inspect_all, pairs
+from fastget.kernels.audit import traffic
+from fastget.kernels.audit.compile import ARCHITECTURES, Resources, architecture, inspect_all, pairs
 from fastget.kernels.launch import interpreting
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -66,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def collect(archs: Sequence[str], fast: bool, jobs: int | None, console: Console) -> list[Resources]:
     """Compile the catalogue, with a progress bar; rows in the catalogue's order."""
-    from fastget.kernels.catalogue import variants
+    from fastget.kernels.audit.catalogue import variants
 
     chosen = [v for v in variants() if v.fast or not fast]
     order = {(v.name, arch): i for i, (v, arch) in enumerate(pairs(chosen, archs))}
@@ -206,7 +208,7 @@ def run(args: argparse.Namespace, console: Console | None = None) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m fastget.kernels.report",
+        prog="python -m fastget.kernels.audit.report",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import fastget.kernels
-from fastget.kernels.catalogue import DRIVES, Variant, extremes, specialise, tiles, variants
+from fastget.kernels.audit.catalogue import DRIVES, Variant, _variant, extremes, specialise, tiles, variants
 from fastget.kernels.launch import compile_options, record
 from tests.kernels.support import batch, step_inputs
 
@@ -21,8 +21,8 @@ from tests.kernels.support import batch, step_inputs
 def jitted() -> set[str]:
     """Every kernel in the package: decorated, and named as one that is launched."""
     names = set()
-    for module in pkgutil.iter_modules(fastget.kernels.__path__):
-        members = vars(importlib.import_module(f"fastget.kernels.{module.name}"))
+    for module in pkgutil.walk_packages(fastget.kernels.__path__, "fastget.kernels."):
+        members = vars(importlib.import_module(module.name))
         names |= {k for k, v in members.items() if k.endswith("_kernel") and hasattr(v, "arg_names")}
     return names
 
@@ -46,9 +46,7 @@ def test_what_runs_is_in_it() -> None:
         fastget.kernels.objective(e, 0.5, 0.5).loss.backward()
     assert len(launches) == 5
     for launch in launches:
-        _, constexprs, _ = specialise(launch)
-        if "UPCAST" in constexprs:
-            constexprs["UPCAST"] = False
+        constexprs = specialise(launch)[1]
         assert (launch.name, tuple(sorted(map(str, constexprs.items())))) in known, launch.name
 
 
@@ -60,7 +58,8 @@ def test_selections_leave_out_no_configuration() -> None:
         return v.kernel.fn.__name__, str(v.signature), str(v.constexprs), v.num_warps
 
     def sizes(v: Variant) -> tuple[Any, ...]:
-        chosen = {k: v.constexprs.get(k) for k in ("BM", "BN", "BK", "BC", "BD", "BR", "PRECISION", "WIDE")}
+        blocks = [f"{kind}_{axis}" for kind in ("BLOCK", "SUMS", "PRIOR") for axis in "BCD"]
+        chosen = {k: v.constexprs.get(k) for k in (*blocks, "PRECISION")}
         return v.kernel.fn.__name__, str(chosen), v.num_warps, str([t for t in v.signature.values() if t[0] == "*"])
 
     assert {options(v) for v in kept} == {options(v) for v in found}
@@ -71,35 +70,38 @@ def test_selections_leave_out_no_configuration() -> None:
 
 
 def count_differences() -> tuple[int, int]:
-    """Arguments over some steps, and those that Triton's own binder specialises otherwise than `specialise` says."""
+    """Arguments over some steps, and those of which Triton's own binder says something else than the catalogue does."""
+    from triton.backends.amd.compiler import HIPBackend
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.compiler import CUDABackend
     from triton.runtime.jit import create_function_from_signature
 
-    backend = CUDABackend(GPUTarget("cuda", 90, 32))
+    cuda, hip = CUDABackend(GPUTarget("cuda", 90, 32)), HIPBackend(GPUTarget("hip", "gfx942", 64))
     total = different = 0
     for shape in ((64, 64, 256), (37, 65, 257), (1, 2, 1)):
         with record(dry=True) as launches:
             for drive in DRIVES:
                 drive(torch.bfloat16, *shape)
         for launch in launches:
-            binder = create_function_from_signature(launch.kernel.signature, launch.kernel.params, backend)
-            options = compile_options(launch.num_warps, launch.num_stages)
-            bound, specialised, _ = binder(*launch.args, **options, **launch.constexprs)
-            signature, _, attrs = specialise(launch)
-            for i, (name, (kind, hint)) in enumerate(zip(bound, specialised, strict=True)):
-                total += 1
-                aligned = kind != "constexpr" and bool(hint)
-                different += (kind, aligned) != (signature[name], (i,) in attrs)
+            variant = _variant(launch, torch.bfloat16, ("cuda", "hip"), shape)
+            for name, backend in (("cuda", cuda), ("hip", hip)):
+                binder = create_function_from_signature(launch.kernel.signature, launch.kernel.params, backend)
+                options = compile_options(launch.num_warps, launch.num_stages, name)
+                bound, specialised, _ = binder(*launch.args, **options, **launch.constexprs)
+                attrs = variant.attrs_for(name)
+                for i, (argument, (kind, hint)) in enumerate(zip(bound, specialised, strict=True)):
+                    total += 1
+                    said = backend.parse_attr(hint) if kind != "constexpr" and hint else []
+                    different += (kind, said) != (variant.signature[argument], attrs.get((i,), []))
     return total, different
 
 
 def test_specialised_as_the_jit_does() -> None:
-    code = "from tests.kernels.test_catalogue import count_differences; print(*count_differences())"
+    code = "from tests.kernels.audit.test_catalogue import count_differences; print(*count_differences())"
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     out = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parents[3], env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     total, different = map(int, out.stdout.split())
     assert total > 1000
