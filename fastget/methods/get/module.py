@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from fastget import reference
 from fastget.common.ranks import world_size
 from fastget.methods.backend import Backend, choose_backend
+from fastget.methods.get.start import Start, split_totals
 from fastget.methods.settings import Get
 
 RECIPES = Get.presets  # GeT's own arguments under two names
@@ -96,7 +97,7 @@ class GeT(nn.Module):
         self.register_buffer("mu", torch.zeros(num_classes, feature_dim))
         self.register_buffer("health", torch.tensor([0, -1]))  # updates so far; the first refused one
         self.mu_f = nn.Parameter(torch.zeros(num_classes, feature_dim))
-        self._start: _Start | None = None  # open between initialise() and the first step
+        self._start: Start | None = None  # open between initialise() and the first step
         self._ready = False
 
     # --- the memory's start -------------------------------------------------------------------
@@ -114,7 +115,7 @@ class GeT(nn.Module):
         Chunks may come as lists in one call, or in several calls before the first step: the result is the same.
         """
         weight = self._check_weight(classifier_weight)
-        start = self._start or _Start(self.num_classes, self.feature_dim, keep=self.prior_estimate == "nearest")
+        start = self._start or Start(self.num_classes, self.feature_dim, keep=self.prior_estimate == "nearest")
         feature_chunks = [features] if isinstance(features, Tensor) else list(features)
         prediction_chunks = [predictions] if isinstance(predictions, Tensor) else list(predictions)
         if len(feature_chunks) != len(prediction_chunks):
@@ -130,7 +131,7 @@ class GeT(nn.Module):
         self._start = start
 
         totals = self._all_reduce(start.totals())
-        sums, counts, rows, norm_sum = _split_totals(totals, self.num_classes, self.feature_dim)
+        sums, counts, rows, norm_sum = split_totals(totals, self.num_classes, self.feature_dim)
         if not rows > 0:
             raise ValueError("initialise() needs at least one target feature, got none")
         fallback = reference.unit(weight).to(sums) * (norm_sum / rows)
@@ -298,33 +299,6 @@ class GeT(nn.Module):
     def extra_repr(self) -> str:
         values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(Get))
         return f"{self.num_classes}, {self.feature_dim}, {values}"
-
-
-class _Start:
-    """Running sums of the pass that sets mu, in float64: the result does not depend on how the set is cut."""
-
-    def __init__(self, num_classes: int, feature_dim: int, keep: bool) -> None:
-        self.num_classes, self.feature_dim, self.keep = num_classes, feature_dim, keep
-        self.total: Tensor | None = None
-        self.chunks: list[Tensor] = []
-
-    def add(self, features: Tensor, predictions: Tensor) -> None:
-        sums, counts = reference.class_sums(features.double(), predictions, self.num_classes)
-        norms = torch.linalg.vector_norm(features.double(), dim=1)
-        part = torch.cat([sums.flatten(), counts, counts.new_tensor([len(features)]), norms.sum()[None]])
-        self.total = part if self.total is None else self.total + part
-        if self.keep:
-            self.chunks.append(features)
-
-    def totals(self) -> Tensor:
-        """A copy, since the all-reduce works in place."""
-        if self.total is None:
-            return torch.zeros(self.num_classes * (self.feature_dim + 1) + 2, dtype=torch.float64)
-        return self.total.clone()
-
-
-def _split_totals(total: Tensor, C: int, D: int) -> Sequence[Tensor]:
-    return total[: C * D].view(C, D), total[C * D : C * D + C], total[-2], total[-1]
 
 
 def _check_count(name: str, value: int, least: int) -> None:
