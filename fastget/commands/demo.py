@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code: 0, or 1 if GeT did not gain."""
+    """Exit code: 0, or 1 if the method did not gain."""
     from fastget.config import make_config
     from fastget.runs.folder import new_folder
     from fastget.studies.demo import demo

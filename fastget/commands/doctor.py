@@ -69,7 +69,7 @@ def decisions() -> list[tuple[str, str]]:
             "data.loader",
             loader + ("" if loader == "dali" else ": on a CPU DALI is no faster" if why else ": no DALI here"),
         ),
-        ("get.backend", "triton kernels" if backend == "kernels" else f"reference (plain PyTorch){why}"),
+        ("a step's maths", "triton kernels" if backend == "kernels" else f"reference (plain PyTorch){why}"),
     ]
 
 

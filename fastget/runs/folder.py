@@ -19,7 +19,10 @@ from fastget.data.lists import ImageList
 from fastget.evaluation.score import Evaluation
 from fastget.runs.checkpoint import CheckpointFolder
 from fastget.runs.environment import environment
+from fastget.runs.sinks import jsonl
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, read_summary
+
+METRICS, PREDICTIONS = "metrics.jsonl", "predictions.csv"
 
 
 class RunFolder:
@@ -29,7 +32,7 @@ class RunFolder:
     def __init__(self, folder: Path, keep_checkpoints: int) -> None:
         self.folder = folder
         self.checkpoints = CheckpointFolder(folder / "checkpoints", keep_checkpoints)
-        self.metrics = folder / "metrics.jsonl"
+        self.metrics = folder / METRICS
 
     @property
     def summary(self) -> SeedSummary | SeedsSummary | None:
@@ -46,7 +49,7 @@ class RunFolder:
             write_json(self.folder / "environment.json", environment(device))
             write_json(self.folder / "split.json", split)
             for file in (self.metrics, self.folder / "timing.jsonl"):
-                kept = [line for line in _lines(file) if line["step"] <= from_step] if from_step else []
+                kept = [line for line in jsonl.read(file) if line["step"] <= from_step] if from_step else []
                 write_atomically(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
         except OSError as error:
             raise ValueError(
@@ -55,11 +58,11 @@ class RunFolder:
 
     def log(self, **values: Any) -> None:
         """One object of metrics.jsonl: all of it but images_per_second is the same for the same seed."""
-        _append(self.metrics, values)
+        jsonl.append(self.metrics, values)
 
     def log_times(self, **values: Any) -> None:
         """One object of timing.jsonl: what differs from run to run."""
-        _append(self.folder / "timing.jsonl", values)
+        jsonl.append(self.folder / "timing.jsonl", values)
 
     def stored_config(self) -> dict[str, dict[str, Any]]:
         """The settings of the run in this folder."""
@@ -76,23 +79,14 @@ class RunFolder:
             label = int(target.labels[i])
             truth = target.classes[label] if label >= 0 else ""
             writer.writerow([target.paths[i], truth, target.classes[prediction], f"{confidence:.4f}"])
-        write_atomically(self.folder / "predictions.csv", text.getvalue().encode())
+        write_atomically(self.folder / PREDICTIONS, text.getvalue().encode())
         write_json(self.folder / FILE, summary.to_dict())
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    """The whole lines of a .jsonl file: a killed run may have left a part of one."""
-    if not file.is_file():
-        return []
-    try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is damaged ({error}): remove it to go on without what it logged") from error
-
-
-def _append(file: Path, values: Mapping[str, Any]) -> None:
-    with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(values) + "\n")
+def read_predictions(folder: Path) -> dict[str, str]:
+    """Path -> predicted class, of a run's predictions.csv."""
+    with (folder / PREDICTIONS).open(encoding="utf-8", newline="") as stream:
+        return {row["path"]: row["prediction"] for row in csv.DictReader(stream)}
 
 
 def write_json(file: Path, content: Any) -> None:
@@ -104,7 +98,7 @@ def choose_folder(config: Config) -> Path:
     if config.train.out is not None:
         folder = Path(config.train.out)
         _refuse_unwritable(folder)
-        taken = [name for name in (FILE, "metrics.jsonl", "checkpoints") if (folder / name).exists()]
+        taken = [name for name in (FILE, METRICS, "checkpoints") if (folder / name).exists()]
         taken += [f.name for f in folder.glob("seed-*")] if folder.is_dir() else []
         if taken and config.train.resume == "no":
             raise ValueError(

@@ -152,7 +152,7 @@ def _interpreted(device: torch.device, as_json: bool) -> int | None:
     """On a CPU, without the interpreter: the exit code of a process that has it. None: go on here."""
     if device.type != "cpu" or os.environ.get("TRITON_INTERPRET") == "1":
         return None
-    command = [sys.executable, "-m", "fastget.selftest", "--device", "cpu", *(["--json"] if as_json else [])]
+    command = [sys.executable, "-m", "fastget", "selftest", "--device", "cpu", *(["--json"] if as_json else [])]
     return subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}).returncode
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,8 @@ from rich.console import Console
 from fastget.config import make_config
 from fastget.data.digits import digits_root
 from fastget.data.lists import read_list
+from fastget.runs.folder import METRICS, read_predictions
+from fastget.runs.sinks import jsonl
 from fastget.runs.sinks.display import results_table
 from fastget.training.train import Result, train
 
@@ -33,7 +33,10 @@ def demo(
     rows = [(method, results[method].summary) for method in METHODS]
     count = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
     console.print(results_table(f"real digits, final models, {count}", rows))
-    gain = 100 * (rows[1][1]["mean_class_accuracy"] - rows[0][1]["mean_class_accuracy"])
+    before, after = (summary.mean_class_accuracy for _, summary in rows)
+    assert before is not None
+    assert after is not None  # the digits are labelled
+    gain = 100 * (after - before)
     better = f"[bold]GeT is {gain:.1f} points of mean class accuracy above source-only[/]"
     console.print(better if gain > 0 else f"GeT did not gain here: {gain:.1f} points", highlight=False)
     picture = draw(results, seeds, out / "demo.png")
@@ -48,15 +51,8 @@ def _seed_folder(result: Result, seed: int) -> Path:
 
 def accuracy_over_steps(folder: Path) -> tuple[list[int], list[float]]:
     """The evaluations of a run's metrics.jsonl."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    evaluations = [line for line in lines if line.get("accuracy") is not None]
+    evaluations = [line for line in jsonl.read(folder / METRICS) if line.get("accuracy") is not None]
     return [e["step"] for e in evaluations], [100 * e["mean_class_accuracy"] for e in evaluations]
-
-
-def predictions(folder: Path) -> dict[str, str]:
-    """Path -> predicted class, of a run's predictions.csv."""
-    with (folder / "predictions.csv").open(encoding="utf-8", newline="") as stream:
-        return {row["path"]: row["prediction"] for row in csv.DictReader(stream)}
 
 
 def draw(results: dict[str, Result], seeds: tuple[int, ...], file: Path, columns: int = 16) -> Path:
@@ -81,7 +77,7 @@ def draw(results: dict[str, Result], seeds: tuple[int, ...], file: Path, columns
 
     root = digits_root()
     paths, labels = read_list(root / "handwritten.txt", root)
-    guesses = {method: predictions(_seed_folder(result, seeds[0])) for method, result in results.items()}
+    guesses = {method: read_predictions(_seed_folder(result, seeds[0])) for method, result in results.items()}
     for column, row in enumerate(_spread(labels, columns)):
         cell = figure.add_subplot(grid[1, column])
         cell.imshow(plt.imread(root / paths[row]), cmap="gray")

@@ -92,7 +92,7 @@ def test_weighted_cross_entropy_and_its_gradient() -> None:
     loss = weighted_cross_entropy(z, labels, weights)
     each = [-math.log(softmax(row)[y]) for row, y in zip(z.tolist(), labels.tolist(), strict=True)]
     wanted = sum(w * e for w, e in zip(weights.tolist(), each, strict=True)) / sum(weights.tolist())
-    assert float(loss) == pytest.approx(wanted, abs=1e-9)
+    assert loss.item() == pytest.approx(wanted, abs=1e-9)
     loss.backward()
     onehot = torch.nn.functional.one_hot(labels, C)
     by_hand = (weights / weights.sum())[:, None] * (torch.softmax(z, 1) - onehot)

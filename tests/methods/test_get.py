@@ -240,8 +240,8 @@ def test_wrong_labels_and_types() -> None:
     [
         ({"num_classes": 1}, "num_classes must be a whole number of at least 2"),
         ({"feature_dim": 0}, "feature_dim"),
-        ({"tau": 0}, "tau must be a positive number"),
-        ({"gamma_mu": 1.5}, r"gamma_mu must lie in \[0, 1\]"),
+        ({"tau": 0}, "tau must be above 0, got 0"),
+        ({"gamma_mu": 1.5}, "gamma_mu must be at least 0 and at most 1"),
         ({"prior_estimate": "mean"}, "prior_estimate must be"),
         ({"prototype_labels": "x"}, "prototype_labels must be"),
         ({"mix": False, "kl_f": False}, "mix=False"),

@@ -73,7 +73,7 @@ def test_the_entropy_weights_are_constants() -> None:
     v = 1 + torch.exp((P * P.log()).sum(1))
     M = P.T @ (v[:, None] * P)
     leaky = 1 - (M.diagonal() / M.sum(1)).mean()
-    assert float(leaky) == pytest.approx(float(mcc(z, 1.0)), abs=1e-12)
+    assert leaky.item() == pytest.approx(mcc(z, 1.0).item(), abs=1e-12)
     (wrong,) = torch.autograd.grad(leaky, z)
     (right,) = torch.autograd.grad(mcc(z, 1.0), z)
     assert (wrong - right).abs().max() > 1e-4

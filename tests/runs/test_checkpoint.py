@@ -41,7 +41,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
         (cut, "damaged"),
         (flipped, "checksum"),
         (text, "damaged or no checkpoint"),
-        (other, "not a checkpoint of this version"),
+        (other, "not a checkpoint of fastget"),
         (tmp_path / "none.pt", "no checkpoint"),
     ):
         with pytest.raises(BadCheckpoint, match=message):

@@ -270,7 +270,7 @@ def test_profiler_rehearsed(
 def test_the_whole_of_it_on_this_cpu() -> None:
     """As a user starts it: without TRITON_INTERPRET, which it sets for itself."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "fastget.selftest", "--device", "cpu", "--json"]
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "fastget", "selftest", "--device", "cpu", "--json"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     result = json.loads(done.stdout)
     failed = [r for r in result["rows"] if r["status"] == "fail"]

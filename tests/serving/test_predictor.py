@@ -38,7 +38,7 @@ def test_a_run(digits_run: Path) -> None:
     assert predictor.checkpoint == digits_run / "checkpoints" / "final.pt"
     assert not predictor.network.training
     stored = load_checkpoint(predictor.checkpoint)["model"]
-    assert any(name.startswith("get.") for name in stored)
+    assert any(name.startswith("method.") for name in stored)
     for name, value in predictor.network.state_dict().items():
         assert torch.equal(value, stored[f"network.{name}"])
     assert load_predictor(digits_run / "checkpoints").checkpoint == predictor.checkpoint
@@ -82,7 +82,7 @@ def test_places_without_a_checkpoint(tmp_path: Path) -> None:
         ("several", "several seeds .*seed-0, seed-1.*: give .*seed-0"),
         ("gone", "no run or checkpoint .*gone"),
         ("text.pt", "damaged or no checkpoint"),
-        ("other.pt", "not a checkpoint of this version"),
+        ("other.pt", "not a checkpoint of fastget"),
     ):
         with pytest.raises(BadCheckpoint, match=message):
             load_predictor(tmp_path / name)

@@ -217,7 +217,7 @@ def test_nan_stops_the_run_with_step_and_advice() -> None:
 
 
 def test_warmup_must_leave_steps() -> None:
-    with pytest.raises(ValueError, match="leaves no step for GeT"):
+    with pytest.raises(ValueError, match="leaves no step for the method"):
         train(tiny("w", train__warmup_steps=12), quiet=True)
 
 
@@ -245,7 +245,7 @@ def test_what_is_printed() -> None:
     console = Console(record=True, width=100, force_terminal=False)
     train(tiny("p"), console=console)
     text = console.export_text()
-    for expected in ("target accuracy", "source-only (end of the warm-up)", "get", "mean class accuracy", "saved in p"):
+    for expected in ("target accuracy", "end of the warm-up, before it adapts", "get", "mean class accuracy", "saved in p"):
         assert expected in text
 
 
@@ -287,12 +287,12 @@ def test_a_checkpoint_never_holds_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_disk_ends_the_run_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    import fastget.runs.folder as module
+    from fastget.runs.sinks import jsonl
 
     def full(file: Path, values: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "_append", full)
+    monkeypatch.setattr(jsonl, "append", full)
     with pytest.raises(RunFailed, match=r"No space left on device.*--resume auto"):
         train(tiny("full"), quiet=True)
 
