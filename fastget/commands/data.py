@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fastget.common.progress import progress_bar
+from fastget.config import make_config
 from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.find import count_notes, read_domains
@@ -170,8 +171,6 @@ def _pack(args: argparse.Namespace) -> int:
 
 def _resize_of(name: str) -> int:
     """What `fastget train` resizes the images of a data set to."""
-    from fastget.config import make_config
-
     return make_config({"data.name": name}).data.resize
 
 

@@ -14,11 +14,11 @@ from rich.table import Table
 
 from fastget.commands.predict import add_checkpoint, open_predictor
 from fastget.common.text import and_more
+from fastget.config import DataConfig, make_config, parse_pairs
 from fastget.data.find import load_domains
 from fastget.data.lists import ImageList
 
 if TYPE_CHECKING:
-    from fastget.config import DataConfig
     from fastget.evaluation.score import Evaluation
     from fastget.serving.predictor import Predictor
 
@@ -94,16 +94,12 @@ def evaluate_domain(predictor: Predictor, images: ImageList, data: DataConfig, b
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """The fields that the command line gives, --set last."""
-    from fastget.config import parse_pairs
-
     given = {field: value for field, _ in OPTIONS.values() if (value := getattr(args, field)) is not None}
     return given | parse_pairs(args.set)
 
 
 def data_config(predictor: Predictor, settings: Mapping[str, Any]) -> DataConfig:
     """The run's data section under the given settings. Of another data set, the run's places mean nothing."""
-    from fastget.config import make_config
-
     for key in settings:
         section, _, name = key.partition(".")
         if section != "data":

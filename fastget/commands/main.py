@@ -13,16 +13,8 @@ from rich.markup import escape
 
 from fastget.common.errors import Interrupted, RunFailed
 
-COMMANDS = (
-    "train",
-    "demo",
-    "predict",
-    "eval",
-    "export",
-    "data",
-    "selftest",
-    "doctor",
-)  # each is a file beside this one
+# each is a file beside this one
+COMMANDS = ("train", "demo", "predict", "eval", "export", "data", "selftest", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fastget.common.progress import Advance
 from fastget.common.text import and_more, nearest
+from fastget.config import DataConfig
 from fastget.data import protocols
 from fastget.data.check.files import check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
@@ -21,9 +22,6 @@ from fastget.data.folders import domains_from_folders, folders_in
 from fastget.data.layout import present, published_shots, read_domain
 from fastget.data.lists import ImageList, domains_from_lists, read_list
 from fastget.data.packed.read import Packed, find_packed
-
-if TYPE_CHECKING:
-    from fastget.config import DataConfig
 
 
 @dataclass(frozen=True)
