@@ -10,6 +10,7 @@ import pytest
 HERE = Path(__file__).parent
 # What computes, and may so depend on the CPU: files and folders whose tests are marked `numeric`.
 NUMERIC = [
+    "bases",
     "commands/test_eval.py",
     "commands/test_predict.py",
     "common",

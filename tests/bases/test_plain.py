@@ -1,0 +1,126 @@
+"""The plain base model: what goes through the network together, what a step's loss is made of."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fastget import bases
+from fastget.bases.base import Base, Losses, Step
+from fastget.bases.plain import Plain
+from fastget.methods.base import Method, Seen, Task, Term
+from fastget.methods.settings import SourceOnly
+from fastget.networks.network import Network
+
+C, D = 3, 5
+
+
+class Pull(Method):
+    """Half the squared length of the features, with a parameter, so that each part can be told."""
+
+    Config = SourceOnly
+
+    def __init__(self) -> None:
+        super().__init__(SourceOnly(), Task(C, D, 50))
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.seen: list[Seen] = []
+
+    def forward(self, seen: Seen) -> Term:
+        self.seen.append(seen)
+        loss = self.scale * seen.features.square().sum() / 2
+        return Term(loss, {"loss_pull": loss}, kept="kept")
+
+
+@pytest.fixture
+def model() -> Plain:
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.BatchNorm1d(4))
+    return Plain(Network(backbone, 4, C, D, norm=False), Pull(), label_smoothing=0.1)
+
+
+def images(rows: int, seed: int) -> Tensor:
+    return torch.randn(rows, 3, 2, 2, generator=torch.Generator().manual_seed(seed))
+
+
+def step(**more: object) -> Step:
+    given = {"target": images(5, 2), "place": torch.arange(5) + 7, "weight": 0.5, "progress": 0.25}
+    return Step(images(4, 1), torch.tensor([0, 1, 2, 0]), **{**given, **more})  # type: ignore[arg-type]  # by name
+
+
+def features_of(model: Plain, x: Tensor) -> Tensor:
+    found: Tensor = model.network.bottleneck(model.network.backbone(x))
+    return found
+
+
+def test_the_loss_is_its_parts(model: Plain) -> None:
+    given = step()
+    losses: Losses = model(given)
+    f_s, f_t = features_of(model, given.source), features_of(model, images(5, 2))
+    source = F.cross_entropy(model.network.classifier(f_s), given.labels, label_smoothing=0.1)
+    term = 2 * f_t.square().sum() / 2
+    torch.testing.assert_close(losses.source, source)
+    torch.testing.assert_close(losses.loss, source + 0.5 * term)
+    assert list(losses.parts()) == ["loss", "loss_source", "loss_target", "loss_pull"]
+    assert not any(part.requires_grad for part in losses.parts().values())
+
+
+def test_what_the_method_sees(model: Plain) -> None:
+    losses: Losses = model(step())
+    assert isinstance(model.method, Pull)
+    (seen,) = model.method.seen
+    assert seen.features.requires_grad
+    assert seen.index.tolist() == [7, 8, 9, 10, 11]
+    assert (seen.progress, seen.classifier) == (0.25, model.network.classifier)
+    assert losses.seen is not None
+    assert losses.term is not None
+    assert not losses.seen.features.requires_grad
+    assert losses.term.kept == "kept"
+
+
+def test_shots_go_with_the_target_and_are_supervised(model: Plain) -> None:
+    shots, labels = images(2, 3), torch.tensor([2, 1])
+    calls: list[int] = []
+    model.network.backbone.register_forward_hook(lambda m, i, o: calls.append(len(i[0])))
+    losses: Losses = model(step(shots=shots, shot_labels=labels))
+    assert calls == [4, 7]  # one domain, one call
+    f = features_of(model, torch.cat([images(5, 2), shots]))
+    supervised = F.cross_entropy(model.network.classifier(f[5:]), labels, label_smoothing=0.1)
+    torch.testing.assert_close(losses.loss, losses.source + supervised + 0.5 * f[:5].square().sum())
+    assert isinstance(model.method, Pull)
+    assert len(model.method.seen[0].features) == 5  # the method sees the unlabelled ones alone
+
+
+def test_a_step_without_a_target_still_reaches_every_parameter(model: Plain) -> None:
+    """Or DistributedDataParallel would wait for the method's."""
+    losses: Losses = model(step(target=None, place=None))
+    torch.testing.assert_close(losses.loss, losses.source)
+    assert losses.term is None
+    losses.loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert isinstance(model.method, Pull)
+    assert model.method.scale.grad == 0
+
+
+def test_again_is_in_evaluation_mode_and_leaves_no_trace(model: Plain) -> None:
+    model.train()
+    model(step())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    seen = model.again(step())
+    assert model.network.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not seen.features.requires_grad
+    model.network.eval()
+    torch.testing.assert_close(seen.features, features_of(model, images(5, 2)))
+    assert seen.index.tolist() == [7, 8, 9, 10, 11]
+
+
+def test_half_logits_are_summed_in_float32_and_float64_stays() -> None:
+    from fastget.bases.base import widened
+
+    assert widened(torch.zeros(1, dtype=torch.bfloat16)).dtype == torch.float32
+    assert widened(torch.zeros(1, dtype=torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", bases.names())
+def test_the_registry(name: str) -> None:
+    assert issubclass(bases.base_of(name), Base)
