@@ -2,12 +2,12 @@
 
 A step is six launches, each waiting for sums that the one before it made:
 
-1. logits.py      E: cosines of one read of the features with mu, mu_g and mu_f, norms, partials of softmax and argmax
+1. logits.py      E: logits under mu, mu_g and mu_f from one read of the features, norms, partials of softmax and argmax
 2. statistics.py  y_M, and the packed sums that many ranks add up: column sums, prior estimate, bad rows, class sums
 3. objective.py   C: Q, labels, the rows' losses
 4. objective.py   the losses and metrics, added up
 5. backward.py    gradients to features, mu_g and mu_f
-6. memory.py      prototypes and prior, with the class sums where the labels came late
+6. memory.py      prototypes and prior
 
 Every sum has one owner that adds in a fixed order: no atomics, the same bits each time. Around a launch stand tile.py
 (device functions that several share), configs.py (block sizes), checks.py (what is refused), wrap.py (eager and

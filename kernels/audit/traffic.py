@@ -131,17 +131,17 @@ def fused_step(B: int, C: int, D: int, dtype: torch.dtype = torch.float32) -> Tr
 def minimum_bytes(B: int, C: int, D: int, dtype: torch.dtype = torch.float32) -> int:
     """Bytes of a step whose every phase reads its inputs and writes its outputs once, and keeps nothing else.
 
-    E        features, mu, mu_g, mu_f, pi, labels           -> cos_g, cos_f, y_M, the statistics to be all-reduced
-    C, loss  cos_g, cos_f, y_M, column sums                 -> five scalars
-    backward features, mu_g, mu_f, cos_g, cos_f, y_M        -> their three gradients
+    E        features, mu, mu_g, mu_f, pi, labels           -> S_g, S_f, y_M, the statistics to be all-reduced
+    C, loss  S_g, S_f, y_M, column sums                     -> five scalars
+    backward features, mu_g, mu_f, S_g, S_f, y_M            -> their three gradients
     memory   mu, pi, class sums, counts, prior_sum, health  -> mu, pi, health
     """
     half = torch.empty((), dtype=dtype).element_size()
-    features, prototypes, cosines, classes, labels = B * D * half, C * D * 4, B * C * 4, C * 4, B * 8
+    features, prototypes, logits, classes, labels = B * D * half, C * D * 4, B * C * 4, C * 4, B * 8
     sums = prototypes + classes
-    expectation = features + 3 * prototypes + classes + labels + 2 * cosines + labels + 3 * classes + 8 + sums
-    loss = 2 * cosines + labels + 2 * classes + 20
-    backward = 2 * features + 4 * prototypes + 2 * cosines + labels + 2 * classes
+    expectation = features + 3 * prototypes + classes + labels + 2 * logits + labels + 3 * classes + 8 + sums
+    loss = 2 * logits + labels + 2 * classes + 20
+    backward = 2 * features + 4 * prototypes + 2 * logits + labels + 2 * classes
     memory = 2 * prototypes + 2 * classes + sums + classes + 8 + 32
     return expectation + loss + backward + memory
 

@@ -25,7 +25,7 @@ from tests.kernels.checker import check_addresses
 
 ROOT = Path(__file__).parents[3]
 GOOD = Resources(
-    name="logits_kernel", variant="logits_kernel[float32]", dtype="float32", config="BM=16", arch="sm_90",
+    name="logits_kernel", variant="logits_kernel[float32]", dtype="float32", config="BLOCK_B=16", arch="sm_90",
     registers=90, shared=20_000, shared_limit=232_448, occupancy=0.31, mma="HMMA.1688.F32.TF32", dots="tf32/f32",
 )  # fmt: skip
 
@@ -133,7 +133,7 @@ def test_tables_and_csv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     path = tmp_path / "new" / "out.csv"
     code, text = _run(monkeypatch, [GOOD], "--csv", str(path), "--sizes", "36,65,256", "--full", "--latency", "2")
     assert code == 0
-    assert "BM=16" in text
+    assert "BLOCK_B=16" in text
     assert "20,000 / 232,448" in text
     assert "-> 6" in text
     with path.open(encoding="utf-8") as file:
