@@ -24,15 +24,17 @@ _HOMES = {
     "train": "fastget.training.train",
 }
 
+_ROOMS = ("config", "kernels", "methods", "reference")  # fastget.methods after a bare `import fastget`
+
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         globals()[name] = value = getattr(import_module(_HOMES[name]), name)
         return value
-    if name in ("kernels", "methods", "reference"):
+    if name in _ROOMS:
         return import_module(f"fastget.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -9,6 +9,8 @@ import ast
 from collections.abc import Iterable
 from pathlib import Path
 
+from fastget import _HOMES
+
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "CONTRIBUTING.md"
 BEGIN, END = "<!-- rooms: made by python -m tests.rooms -->\n```text\n", "```\n<!-- rooms end -->"
@@ -60,9 +62,12 @@ def imports(source: str) -> set[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"line {node.lineno}: a relative import; say which room it is from"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in found if name.startswith("fastget.")}
+    assert "fastget" not in found, "a bare `import fastget` hides which room is meant"
+    found = {name for name in found if name.startswith("fastget.")}
+    return {f"{_HOMES[name[8:]]}.{name[8:]}" if name[8:] in _HOMES else name for name in found}  # fastget.train, say
 
 
 def rooms_in(modules: Iterable[str]) -> set[str]:

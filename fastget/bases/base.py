@@ -17,6 +17,8 @@ from fastget.common.timing import UNTIMED, Timer
 from fastget.methods.base import Method, Seen, Term
 from fastget.networks.network import Network
 
+RESERVED = {"loss", "loss_source", "loss_target"}  # what every run logs
+
 
 class Step(NamedTuple):
     """What a step trains on, and where in the run it stands."""
@@ -28,7 +30,7 @@ class Step(NamedTuple):
     shots: Tensor | None = None  # (K, 3, H, W) target images with labels, for SSDA
     shot_labels: Tensor | None = None  # (K,) int64
     weight: float = 1.0  # w(t)
-    progress: float = 0.0  # 0 at the first step, 1 at the last
+    progress: float = 0.0  # steps done / all steps
 
 
 class Losses(NamedTuple):
@@ -69,13 +71,14 @@ class Base(nn.Module):
         seen = Seen(features, widened(logits), step.place, self.network.classifier, step.progress)
         with self.timer.phase("method"), torch.autocast(features.device.type, enabled=False):
             term: Term = self.method(seen)
+        if taken := RESERVED & term.logged.keys():
+            raise ValueError(f"{type(self.method).__name__} logs {min(taken)!r}, which is a name of the run's own")
         return seen, term
 
     def without_target(self, supervised: Tensor, source: Tensor) -> Losses:
         """A step that shows no target: yet every parameter takes part in every backward pass, as
         DistributedDataParallel expects."""
-        learned = [parameter.sum() for parameter in self.method.parameters()]
-        return Losses(supervised + 0 * torch.stack(learned).sum() if learned else supervised, source)
+        return Losses(supervised + 0 * sum(parameter.sum() for parameter in self.method.parameters()), source)
 
     @torch.no_grad()
     def again(self, step: Step) -> Seen:
@@ -84,6 +87,8 @@ class Base(nn.Module):
         assert step.place is not None
         training = self.network.training
         self.network.eval()
-        features, logits = self.network(step.target)
-        self.network.train(training)
+        try:
+            features, logits = self.network(step.target)
+        finally:
+            self.network.train(training)
         return Seen(features, widened(logits), step.place, self.network.classifier, step.progress)

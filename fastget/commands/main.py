@@ -20,8 +20,8 @@ COMMANDS = ("train", "demo", "predict", "eval", "export", "data", "selftest", "d
 def main(argv: Sequence[str] | None = None) -> int:
     """The command `fastget`; its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    args = build_parser(next(iter(words), "")).parse_args(words)
     try:
+        args = build_parser(next(iter(words), "")).parse_args(words)
         code: int = args.run(args)
     except ValueError as error:
         return _complain(str(error), 2)

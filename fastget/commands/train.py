@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from fastget import methods
@@ -27,7 +28,10 @@ SHORTHANDS = {  # option -> (field, help)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `fastget train`."""
+    """The arguments of `fastget train`; the help lists the fields of a method of one's own too."""
+    for word in sys.argv:
+        if word.startswith("method.module="):
+            methods.import_module(word.partition("=")[2])
     parser.description = (
         "Train on the source, adapt to the target, and save the run. "
         "With no arguments: the default method, from rendered to handwritten digits."

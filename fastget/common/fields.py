@@ -54,7 +54,7 @@ def type_name(kind: Any, info: dataclasses.Field[Any] | None = None) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     if origin is tuple:
-        return "whole numbers separated by commas"
+        return {int: "whole numbers", float: "numbers", str: "texts"}[get_args(kind)[0]] + " separated by commas"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]
 
 
@@ -117,19 +117,27 @@ def _is_number(value: object) -> bool:
 
 
 def check(section: Any, prefix: str = "") -> None:
-    """Types and ranges of a section's values, however it was made. ValueError names the field after `prefix`."""
+    """Types and ranges of a section's values, however it was made; numpy's numbers become Python's. ValueError names
+    the field after `prefix`."""
     kinds = types_of(type(section))
     for info in dataclasses.fields(section):
-        value = getattr(section, info.name)
+        value, kind = getattr(section, info.name), kinds[info.name]
         try:
-            if isinstance(value, str) and not _holds_text(kinds[info.name]):
+            if _in_words(kind, value):
                 raise Mismatch("")  # a number in words is for the command line
-            convert(kinds[info.name], value, info)
-        except Mismatch as error:
-            wanted = type_name(kinds[info.name], info)
-            raise ValueError(f"{prefix}{info.name} must be {wanted}, got {value!r}{error}") from error
-        if value is not None:
-            check_range(f"{prefix}{info.name}", info, value)
+            found = convert(kind, value, info)
+        except (Mismatch, OverflowError) as error:
+            hint = error if isinstance(error, Mismatch) else ""
+            raise ValueError(f"{prefix}{info.name} must be {type_name(kind, info)}, got {value!r}{hint}") from error
+        if found is not None:
+            check_range(f"{prefix}{info.name}", info, found)
+        object.__setattr__(section, info.name, found)  # a section is frozen once it is checked
+
+
+def _in_words(kind: Any, value: Any) -> bool:
+    """Whether a text stands for what is no text, alone or among several."""
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(item, str) for item in items) and not _holds_text(kind)
 
 
 def _holds_text(kind: Any) -> bool:

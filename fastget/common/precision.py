@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
+from fastget.common.choices import Precision
 
 
 def choose_precision(wanted: Precision, device: torch.device, force: bool = False) -> torch.dtype:

@@ -3,7 +3,7 @@
 from fastget.config.config import Config, changed, fields_of, walk
 from fastget.config.parse import describe_type, every_section, make_config, parse_pairs
 from fastget.config.presets import PRESETS
-from fastget.config.sections import DataConfig, MethodConfig, NetworkConfig, OptimConfig, Precision, TrainConfig
+from fastget.config.sections import DataConfig, MethodConfig, NetworkConfig, OptimConfig, TrainConfig
 
 __all__ = [
     "PRESETS",
@@ -12,7 +12,6 @@ __all__ = [
     "MethodConfig",
     "NetworkConfig",
     "OptimConfig",
-    "Precision",
     "TrainConfig",
     "changed",
     "describe_type",

@@ -34,8 +34,14 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
+        kind = methods.settings_of(self.method.name)
         if self.own is None:
-            object.__setattr__(self, "own", methods.settings_of(self.method.name)())
+            object.__setattr__(self, "own", kind())
+        if type(self.own) is not kind:
+            raise ValueError(
+                f"method.name={self.method.name} goes with a {kind.__name__}, and own is {self.own!r}: "
+                "give its settings too, or make the configuration anew by make_config"
+            )
         for name, section in self.sections().items():
             fields.check(section, f"{name}.")
         if self.data.crop > self.data.resize:
@@ -51,9 +57,10 @@ class Config:
     if not TYPE_CHECKING:  # or every misspelt attribute would pass for one of Any
 
         def __getattr__(self, name: str) -> Any:
-            if not name.startswith("_") and name == self.method.name.replace("-", "_"):
-                return self.own
-            raise AttributeError(f"the configuration has no section {name!r}: its method is {self.method.name}")
+            method = self.__dict__.get("method")  # not there yet while a copy is being made
+            if method is None or name.startswith("_") or name != method.name.replace("-", "_"):
+                raise AttributeError(f"the configuration has no section {name!r}")
+            return self.own
 
     def sections(self) -> dict[str, Any]:
         """Name -> section, the method's own under its name."""
@@ -63,11 +70,14 @@ class Config:
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain sections, as in config.yaml."""
         plain = {name: dataclasses.asdict(section) for name, section in self.sections().items()}
-        plain["train"]["seeds"] = list(self.train.seeds)
-        return plain
+        return {name: {key: _plain(value) for key, value in part.items()} for name, part in plain.items()}
 
     def to_yaml(self) -> str:
         return str(yaml.safe_dump(self.to_dict(), sort_keys=False))
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def fields_of(section: type[Any]) -> dict[str, dataclasses.Field[Any]]:
@@ -90,8 +100,7 @@ def changed(stored: Mapping[str, Mapping[str, Any]], config: Config) -> list[str
     for key, info, _ in walk(config):
         section, name = key.split(".")
         here = mine[section][name]
-        default = list(info.default) if isinstance(info.default, tuple) else info.default
-        there = stored.get(section, {}).get(name, default)
+        there = stored.get(section, {}).get(name, _plain(info.default))
         if not info.metadata["free"] and here != there:
             words.append(f"{key} ({there!r} there, {here!r} here)")
     return words

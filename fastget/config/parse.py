@@ -28,13 +28,21 @@ def make_config(
 ) -> Config:
     """The configuration from all layers. Raises ValueError naming the key, what was expected, the nearest right one.
 
-    Settings of a method that is not the chosen one are checked, and have no effect.
+    A file may hold sections of other methods than the chosen one, as old runs do; they are checked, and not used.
     """
-    given = {**(_read_file(Path(file)) if file else {}), **(settings or {})}
-    if given.get("method.module"):
-        methods.import_module(str(given["method.module"]))
-    checked = {key: _parse(key, value) for key, value in given.items()}
-    data, method = checked.get("data.name", DataConfig.name), checked.get("method.name", MethodConfig.name)
+    stored, settings = _read_file(Path(file)) if file else {}, dict(settings or {})
+    method = settings.get("method.name", stored.get("method.name", MethodConfig.name))
+    if method != stored.get("method.name", method):  # another method than the file's: with its own weight and schedule
+        stored = {key: value for key, value in stored.items() if not key.startswith("method.")}
+    module = settings.get("method.module", stored.get("method.module"))
+    if module:
+        stored["method.module"] = settings["method.module"] = methods.import_module(str(module))
+    checked = {**_parse_all(stored, f"{file}: "), **_parse_all(settings)}
+    for key in settings:
+        section = key.split(".")[0]
+        if section in methods.names() and section != method:
+            raise ValueError(f"{key} is a setting of {section}, and the method is {method}: leave it out")
+    data = checked.get("data.name", DataConfig.name)
     values = {**PRESETS.get(data, {}), **_preset(method, recipe), **checked}
     sections: dict[str, dict[str, Any]] = {name: {} for name in every_section()}
     for key, value in values.items():
@@ -91,13 +99,14 @@ def _read_file(file: Path) -> dict[str, Any]:
         tree = {section: {} if part is None else part for section, part in tree.items()}
     if not isinstance(tree, dict) or not all(isinstance(part, dict) for part in tree.values()):
         raise ValueError(f"{file} must hold sections ({', '.join(every_section())}), each with `field: value` lines")
-    flat = {f"{section}.{name}": value for section, part in tree.items() for name, value in part.items()}
-    if flat.get("method.module"):
-        methods.import_module(str(flat["method.module"]))
+    return {f"{section}.{name}": value for section, part in tree.items() for name, value in part.items()}
+
+
+def _parse_all(given: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     try:
-        return {key: _parse(key, value) for key, value in flat.items()}
+        return {key: _parse(key, value) for key, value in given.items()}
     except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
+        raise ValueError(f"{where}{error}") from error
 
 
 def _parse(key: str, value: Any) -> Any:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastget import bases, methods
+from fastget.common.choices import Criterion, Decoder, Precision
 from fastget.common.fields import opt
-
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,7 @@ class DataConfig:
     bad_threshold: float = opt(
         0.01, "share of a list's images that may turn unreadable in mid-run before the run stops", ge=0, le=1, free=True
     )
-    loader: Literal["auto", "dali", "torchvision", "synthetic"] = opt(
+    loader: Decoder = opt(
         "auto", "who decodes: dali, torchvision, synthetic (random images), auto (dali on a GPU, else torchvision)"
     )
     cache: str = opt(
@@ -73,10 +72,12 @@ class NetworkConfig:
 class MethodConfig:
     """What is optimised."""
 
-    name: str = opt("get", "the method; each has a section of its own below", choices=methods.names)
+    name: str = opt(methods.DEFAULT, "the method; each has a section of its own below", choices=methods.names)
     base: str = opt("plain", "the base model, which owns the step's forward pass", choices=bases.names)
-    module: str | None = opt(None, "a module, or a .py file, that registers methods of your own; imported first")
-    weight: float = opt(1.0, "weight of the target term, Eq. (11)", ge=0)
+    module: str | None = opt(
+        None, "a module, or a .py file, that registers methods of your own; imported first", free=True
+    )
+    weight: float = opt(1.0, "weight of the method's term", ge=0)
     ramp: Literal["constant", "linear"] = opt("constant", "the weight over time: constant, or growing linearly from 0")
 
 
@@ -117,7 +118,7 @@ class TrainConfig:
     checkpoint_every: int | None = opt(None, "steps between checkpoints; default: as eval_every", ge=1, free=True)
     keep_checkpoints: int = opt(2, "how many of the latest step checkpoints to keep", ge=1, free=True)
     sync_batchnorm: bool = opt(False, "batch-norm statistics over all ranks")
-    select: Literal["none", "entropy", "mutual_information", "neighbourhood_density"] = opt(
+    select: Literal["none", Criterion] = opt(
         "none", "also keep the checkpoint that is best by this, which needs no target labels, as selected.pt", free=True
     )
     device: str = opt("auto", "cpu, cuda, cuda:1 ..., or auto", free=True)

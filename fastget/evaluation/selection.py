@@ -8,9 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fastget.common.choices import Criterion
+
 SAMPLE = 2048  # images of the neighbourhood measure, which is quadratic in them
 # name -> whether more of it is better
-CRITERIA = {"entropy": False, "mutual_information": True, "neighbourhood_density": True}
+CRITERIA: dict[Criterion, bool] = {"entropy": False, "mutual_information": True, "neighbourhood_density": True}
 
 
 def entropy(probabilities: Tensor) -> Tensor:
@@ -42,7 +44,7 @@ def criteria(
     return {"entropy": mean_entropy, "mutual_information": mutual, "neighbourhood_density": density}
 
 
-def better(criterion: str, new: float | None, old: float | None) -> bool:
+def better(criterion: Criterion, new: float | None, old: float | None) -> bool:
     """Whether `new` is to be kept in place of `old`."""
     if new is None:
         return False

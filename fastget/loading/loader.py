@@ -16,6 +16,7 @@ from typing import Literal
 
 import torch
 
+from fastget.common.choices import Decoder
 from fastget.data.decode import BadImage, read_image
 from fastget.loading.bad_files import BadFile, BadFiles, TooManyBadImages
 from fastget.loading.dali import dali_batches
@@ -36,7 +37,6 @@ __all__ = [
     "normalise",
     "read_image",
 ]
-Decoder = Literal["auto", "dali", "torchvision", "synthetic"]
 
 
 def choose_loader(decoder: Decoder, device: torch.device) -> Literal["dali", "torchvision", "synthetic"]:

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastget.common import fields
 from fastget.common.text import nearest
 from fastget.methods import settings
 
@@ -35,6 +36,8 @@ _ENTRIES: dict[str, Entry] = {
     "mcc": Entry(settings.MCC, "fastget.methods.mcc:MCC"),
     "atdoc-na": Entry(settings.AtdocNA, "fastget.methods.atdoc_na:AtdocNA"),
 }
+DEFAULT = "get"
+_OWN = frozenset(_ENTRIES)  # a user's method takes none of these names
 _TAKEN = ("data", "network", "method", "optim", "train")  # the other sections of a configuration
 
 
@@ -59,62 +62,73 @@ def method_of(name: str) -> type[Method]:
 
 
 def register(name: str, method: type[Method]) -> None:
-    """Let `method.name=NAME` mean this class. Raises ValueError if it is not a method, or the name is taken."""
-    from torch import nn
-
+    """Let `method.name=NAME` mean this class; a name of one's own may be registered again. Raises ValueError if it is
+    no method, its Config cannot be read, or the name is taken."""
     from fastget.methods.base import Method
 
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise ValueError(f"register({name!r}, ...) takes a subclass of fastget.methods.base.Method, got {method!r}")
-    if method.forward is nn.Module.forward:
+    if method.forward is Method.forward:
         raise ValueError(f"{method.__name__} has no forward(seen): it is where the target's term is made")
-    own = getattr(method, "Config", None)
-    if not (isinstance(own, type) and issubclass(own, settings.Settings) and dataclasses.is_dataclass(own)):
-        raise ValueError(f"{method.__name__}.Config must be a frozen dataclass that inherits from Settings")
-    bare = [info.name for info in dataclasses.fields(own) if "help" not in info.metadata]
-    if bare:
-        raise ValueError(f"{method.__name__}.Config: {bare[0]} has no meaning; make it by opt(default, help)")
-    if name in _TAKEN or (name in _ENTRIES and not _same(_ENTRIES[name].method, method)):
+    if name in _OWN or name in _TAKEN:
         raise ValueError(f"the name {name!r} is taken: choose another one for {method.__name__}")
     if not name or set(name) - set("abcdefghijklmnopqrstuvwxyz0123456789-_"):
         raise ValueError(f"a method's name is made of small letters, digits, - and _, got {name!r}")
+    own: Any = getattr(method, "Config", None)
+    _check_settings(own, f"{method.__name__}.Config")
     _ENTRIES[name] = Entry(own, method)
 
 
-def import_module(where: str) -> None:
-    """Import the module, or the file, that registers methods of a user's own."""
+def _check_settings(own: Any, what: str) -> None:
+    if not (isinstance(own, type) and issubclass(own, settings.Settings)):
+        raise ValueError(f"{what} must be a frozen dataclass that inherits from Settings, got {own!r}")
+    if "__dataclass_fields__" not in vars(own) or not own.__dataclass_params__.frozen:  # type: ignore[attr-defined]  # a dataclass's
+        raise ValueError(f"{what} must be a dataclass of its own: put @dataclass(frozen=True, kw_only=True) above it")
+    kinds = fields.types_of(own)
+    infos: dict[str, dataclasses.Field[Any]] = vars(own)["__dataclass_fields__"]
+    for info in (infos[name] for name in kinds):
+        if "help" not in info.metadata:
+            raise ValueError(f"{what}: {info.name} has no meaning; make it by opt(default, help)")
+        try:
+            fields.type_name(kinds[info.name], info)
+        except KeyError as error:
+            raise ValueError(
+                f"{what}: {info.name} is a {kinds[info.name]}; a field is a whole number, a number, true or false, "
+                "a text, one of several (Literal), several of them (tuple), or none of it"
+            ) from error
+    for recipe, values in own.presets.items():
+        wrong = [key for key in values if "." not in key and key not in kinds]
+        if wrong or "default" not in own.presets:
+            raise ValueError(f"{what}.presets: {recipe} sets {wrong}, and `default` must be one of them")
+
+
+def import_module(where: str) -> str:
+    """Import the module, or the .py file, that registers methods of a user's own; its name, a file's in full."""
     if not where.endswith(".py"):
         try:
             importlib.import_module(where)
         except ModuleNotFoundError as error:
-            if error.name is None or not where.startswith(error.name):
+            if error.name is None or not f"{where}.".startswith(f"{error.name}."):
                 raise
-            raise ValueError(
-                f"method.module: no module {where!r}; give a module, or a file that ends in .py"
-            ) from error
-        return
+            raise ValueError(f"method.module: no module {where!r}; give one, or a file that ends in .py") from error
+        return where
     file = Path(where).resolve()
     name = f"fastget_methods_of{file.with_suffix('')}".replace(".", "_")
-    if name in sys.modules:
-        return
     spec = importlib.util.spec_from_file_location(name, file)
     if not file.is_file() or spec is None or spec.loader is None:
-        raise ValueError(f"method.module: no file {where}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+        raise ValueError(f"method.module: no file {file}: give the place where it is now")
+    if name not in sys.modules:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return str(file)
 
 
 def _entry(name: str) -> Entry:
     if name not in _ENTRIES:
         raise ValueError(f"unknown method {name!r}{nearest(name, _ENTRIES)}: choose from {', '.join(_ENTRIES)}")
     return _ENTRIES[name]
-
-
-def _same(one: str | type[Method], other: type[Method]) -> bool:
-    """Whether a class is the one that was registered, perhaps before its module was loaded again."""
-    return not isinstance(one, str) and (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)

@@ -24,6 +24,11 @@ CHUNK = 65_536  # rows of the memory looked at together: no (B, N) matrix is mad
 NO_LABEL = -1
 
 
+def filled(memory_f: Tensor) -> Tensor:
+    """(N,) which rows of the memory a batch has filled."""
+    return memory_f.abs().amax(1) > 0
+
+
 def neighbour_labels(
     f: Tensor,  # (B, D)
     index: Tensor,  # (B,) int64, each image's own row of the memory
@@ -35,18 +40,17 @@ def neighbour_labels(
     (labels argmax_c a_b, weights max_c a_b). Fewer than k: the mean over those; none: label -1, weight 0."""
     best = f.new_full((len(f), 0), -torch.inf)
     where = index.new_zeros(len(f), 0)
-    filled = memory_f.abs().amax(1) > 0
     for start in range(0, len(memory_f), CHUNK):
-        rows = torch.arange(start, min(start + CHUNK, len(memory_f)), device=f.device)
-        near = f @ memory_f[start : start + CHUNK].T
-        near = near.masked_fill((rows == index[:, None]) | ~filled[start : start + CHUNK], -torch.inf)
+        part = memory_f[start : start + CHUNK]
+        rows = torch.arange(start, start + len(part), device=f.device)
+        near = (f @ part.T).masked_fill((rows == index[:, None]) | ~filled(part), -torch.inf)
         best, where = torch.cat([best, near], 1), torch.cat([where, rows.expand(len(f), -1)], 1)
         best, top = best.topk(min(k, best.shape[1]), dim=1)
         where = where.gather(1, top)
     there = torch.isfinite(best)
     votes = (memory_q[where] * there[..., None]).sum(1) / there.sum(1, keepdim=True).clamp_min(1)
     weights, labels = votes.max(1)
-    return torch.where(there.any(1), labels, NO_LABEL), weights
+    return labels.masked_fill(~there.any(1), NO_LABEL), weights
 
 
 def weighted_cross_entropy(
@@ -91,6 +95,8 @@ class AtdocNA(Method):
         f = global_rows(F.normalize(looked.features.to(self.memory_f.dtype), dim=1))
         q = global_rows(sharpen_by_column(looked.logits.to(self.memory_q.dtype).softmax(1)))
         index = global_rows(seen.index)
+        last = _last_of(index)  # an image twice in a batch: its last row stands for both
+        f, q = f[last], q[last]
         if skip is not None:
             f = torch.where(skip == 0, f, self.memory_f[index])
             q = torch.where(skip == 0, q, self.memory_q[index])
@@ -102,6 +108,12 @@ class AtdocNA(Method):
             raise ValueError("non-finite features in the memory of ATDOC-NA")
 
     def figures(self) -> dict[str, Tensor]:
-        filled = (self.memory_f.abs().amax(1) > 0).float().mean()
-        held = self.memory_q.sum(0)
-        return {"memory/filled": filled.cpu(), "memory/classes": (held / held.sum().clamp_min(FLOOR)).cpu()}
+        rows = filled(self.memory_f)
+        classes = torch.bincount(self.memory_q.argmax(1)[rows], minlength=self.task.num_classes)
+        return {"memory/filled": rows.float().mean(), "memory/classes": classes / rows.sum().clamp_min(1)}
+
+
+def _last_of(index: Tensor) -> Tensor:
+    """(B,) for each row the last one of the same image."""
+    order = torch.arange(1, len(index) + 1, device=index.device)
+    return ((index[:, None] == index) * order).argmax(1)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import warnings
 from types import ModuleType
-from typing import Literal
 
 import torch
 
 from fastget import reference
-
-Backend = Literal["auto", "reference", "triton"]
+from fastget.common.choices import Backend
 
 
 def choose_backend(backend: Backend, device: torch.device) -> ModuleType:

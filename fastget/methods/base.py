@@ -44,7 +44,7 @@ class Seen:
     logits: Tensor  # (B, C)
     index: Tensor  # (B,) int64, each image's place in the target's list, on the device
     classifier: nn.Linear  # W (C, D) and b (C,)
-    progress: float  # 0 at the first step, 1 at the last
+    progress: float  # steps done / all steps
 
     def detached(self) -> Seen:
         return replace(self, features=self.features.detach(), logits=self.logits.detach())
@@ -86,13 +86,15 @@ class Method(nn.Module):
         super().__init__()
         self.config, self.task = config, task
 
-    # def forward(self, seen: Seen) -> Term: the target's term; what is not to carry a gradient is detached in it
+    def forward(self, seen: Seen) -> Term:
+        """The target's term. What is not to carry a gradient is detached in it."""
+        raise NotImplementedError  # the one part of a method that is not optional: register() looks for it
 
     def start(self, whole: Whole) -> None:
         """Once, after the warm-up, before the first batch of the target."""
 
-    def start_epoch(self) -> None:
-        """At the first step of every epoch, and at the first step of all."""
+    def start_epoch(self, whole: Whole) -> None:
+        """At the first step of every epoch, and at the first step of all, after `start`."""
 
     def after_step(self, seen: Seen, term: Term, skip: Tensor | None, again: Callable[[], Seen]) -> None:
         """After the optimizer's step: memories. `seen` is detached. Where `skip`, on the device, is not 0, the step was
@@ -104,5 +106,5 @@ class Method(nn.Module):
 
     def figures(self) -> dict[str, Tensor]:
         """What TensorBoard shows of the state at an evaluation, by tag: numbers, and (C,) shares of the classes, which
-        are drawn beside the target's labels where these are known."""
+        are drawn beside the target's labels where these are known. Rank 0 alone is asked: no sum over ranks here."""
         return {}

@@ -23,7 +23,7 @@ def mcc(
     scaled to the mean 1, is a constant. The batch is the global one."""
     P = torch.softmax(z / temperature, 1)
     v = 1 + torch.exp(-torch.special.entr(P).sum(1)).detach()
-    sums = global_sum(torch.stack([v.sum(), v.new_tensor(float(len(v)))]))
+    sums = global_sum(torch.stack([v.sum(), v.new_full((), len(v))]))
     M = global_sum((v[:, None] * P).T @ P) * (sums[1] / sums[0])
     return 1 - (M.diagonal() / M.sum(1).clamp_min(FLOOR)).mean()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fastget.common import fields
+from fastget.common.choices import Backend
 from fastget.common.fields import opt
 
 Presets = Mapping[str, Mapping[str, Any]]
@@ -20,6 +21,7 @@ LINEAR = {"method.ramp": "linear"}  # ATDOC's schedule, iteration / iterations
 class Settings:
     """A method's section: a frozen dataclass of fields made by `opt`, checked however it is made."""
 
+    title: ClassVar[str] = ""  # what people call the method, where that is not its name
     presets: ClassVar[Presets] = {"default": {}}
 
     def __post_init__(self) -> None:
@@ -35,6 +37,7 @@ class SourceOnly(Settings):
 class Get(Settings):
     """GeT's own values; the paper's are the recipe `paper`."""
 
+    title: ClassVar[str] = "GeT"
     presets: ClassVar[Presets] = {
         "default": {},  # METHOD.md's values that work
         "paper": {  # what the paper prints
@@ -60,9 +63,7 @@ class Get(Settings):
     kl_g: bool = opt(True, "soft labels for the classifier's head; off: y_M alone (ablation)")
     kl_f: bool = opt(True, "soft labels for the prototype head; off: y_M alone (ablation)")
     mix: bool = opt(True, "mix y_M into the labels; off: Q alone (ablation)")
-    backend: Literal["auto", "reference", "triton"] = opt(
-        "auto", "who computes the step: triton, reference, auto (triton on a GPU)"
-    )
+    backend: Backend = opt("auto", "who computes the step: triton, reference, auto (triton on a GPU)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,6 +77,7 @@ class Get(Settings):
 class MCC(Settings):
     """Minimum class confusion (Jin et al., 2020), as ATDOC runs it; the authors' values are the recipe `original`."""
 
+    title: ClassVar[str] = "MCC"
     presets: ClassVar[Presets] = {
         "default": LINEAR,
         "original": {"temperature": 2.5, "method.ramp": "constant"},
@@ -88,6 +90,7 @@ class MCC(Settings):
 class AtdocNA(Settings):
     """ATDOC with neighbourhood aggregation (Liang et al., 2021): labels from a memory of every target image."""
 
+    title: ClassVar[str] = "ATDOC-NA"
     presets: ClassVar[Presets] = {"default": {"method.weight": 0.2, **LINEAR}}
 
     neighbours: int = opt(5, "nearest images in the memory that vote, the image itself left out", ge=1)

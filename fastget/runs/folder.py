@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from fastget.common.files import write_atomically
-from fastget.config import Config, make_config
+from fastget.config import Config
 from fastget.data.lists import ImageList
 from fastget.evaluation.score import Evaluation
 from fastget.runs.checkpoint import CheckpointFolder
@@ -66,7 +67,8 @@ class RunFolder:
 
     def stored_config(self) -> dict[str, dict[str, Any]]:
         """The settings of the run in this folder."""
-        return make_config(file=self.folder / "config.yaml").to_dict()
+        stored = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
+        return stored if isinstance(stored, dict) else {}
 
     def finish(self, summary: SeedSummary, target: ImageList, final: Evaluation) -> None:
         """predictions.csv and summary.json, which marks the run as done."""

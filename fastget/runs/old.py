@@ -17,7 +17,7 @@ def _from_1(state: State) -> State:
     weights = state.get("model")
     if isinstance(weights, dict):
         weights = {name if name.startswith("network.") else f"method.{name}": t for name, t in weights.items()}
-    return {**state, "model": weights, "started": state.get("before") is not None}
+    return {**state, "model": weights, "started": state.get("before") is not None, "statistics": None}
 
 
 _UPGRADES: dict[int, Callable[[State], State]] = {1: _from_1}  # format -> to the one after it

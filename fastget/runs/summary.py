@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,8 +18,8 @@ FIGURES = ("accuracy", "mean_class_accuracy")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
-    """What a run of one seed and a run of several have in common. `summary["accuracy"]` reads as the file does."""
+class Summary(Mapping[str, Any]):
+    """What a run of one seed and a run of several have in common; as a mapping it is the content of the file."""
 
     method: str
     base: str = "plain"
@@ -35,15 +35,19 @@ class Summary:
     per_class_accuracy: dict[str, float | None]  # None: no image of that class
 
     def __getitem__(self, name: str) -> Any:
-        return self.to_dict()[name]
+        if name not in self.__dataclass_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dataclass_fields__)
+
+    def __len__(self) -> int:
+        return len(self.__dataclass_fields__)
 
     def to_dict(self) -> dict[str, Any]:
         """The content of summary.json."""
         return dataclasses.asdict(self)
-
-    def std(self, name: str) -> float | None:
-        """The standard deviation of a figure over seeds; None for one seed."""
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +69,6 @@ class SeedsSummary(Summary):
     accuracy_per_seed: list[float] | None = None
     mean_class_accuracy_std: float | None
     mean_class_accuracy_per_seed: list[float] | None = None
-
-    def std(self, name: str) -> float | None:
-        value: float | None = getattr(self, f"{name}_std")
-        return value
 
 
 def over_seeds(parts: Sequence[SeedSummary]) -> SeedsSummary:
@@ -107,6 +107,8 @@ def read_summary(folder: Path) -> SeedSummary | SeedsSummary | None:
         return None
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise TypeError(f"it holds a {type(content).__name__}")
         return _from(SeedsSummary, content) if "seeds" in content else _from(SeedSummary, content)
     except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
         raise ValueError(f"{file} is damaged or no run's summary ({error}): remove it to go on without it") from error

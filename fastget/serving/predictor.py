@@ -225,7 +225,7 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
 
 
 def _load_weights(network: Network, weights: dict[str, Any], num_classes: int, file: Path) -> None:
-    """The `network.` entries of a run's weights; GeT's own are left out."""
+    """The `network.` entries of a run's weights; the method's own are left out."""
     given = {k.removeprefix("network."): v for k, v in weights.items() if str(k).startswith("network.")}
     given = {k: v for k, v in given.items() if isinstance(v, Tensor)}
     wanted = network.state_dict()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from fastget import methods
 from fastget.config import make_config
 from fastget.data.digits import digits_root
 from fastget.data.lists import read_list
@@ -17,7 +18,7 @@ from fastget.runs.sinks.display import results_table
 from fastget.training.train import Result, train
 
 METHODS = ("source-only", "get")
-COLOURS = {"source-only": "#9a6324", "get": "#1f6fb2"}
+COLOURS = ("#9a6324", "#1f6fb2")  # of each
 
 
 def demo(
@@ -44,6 +45,10 @@ def demo(
     return 0 if gain > 0 else 1
 
 
+def _title(method: str) -> str:
+    return methods.settings_of(method).title or method
+
+
 def _seed_folder(result: Result, seed: int) -> Path:
     folder = result.folder / f"seed-{seed}"
     return folder if folder.is_dir() else result.folder
@@ -65,11 +70,11 @@ def draw(results: dict[str, Result], seeds: tuple[int, ...], file: Path, columns
     figure = plt.figure(figsize=(10, 5.6), dpi=150, layout="constrained")
     grid = figure.add_gridspec(2, columns, height_ratios=[3, 1])
     curve = figure.add_subplot(grid[0, :])
-    for method, result in results.items():
+    for (method, result), colour in zip(results.items(), COLOURS, strict=True):
         for seed in seeds:
             steps, accuracy = accuracy_over_steps(_seed_folder(result, seed))
-            label = {"get": "GeT"}.get(method, method) if seed == seeds[0] else None
-            curve.plot(steps, accuracy, color=COLOURS[method], alpha=0.85, marker="o", markersize=3, label=label)
+            label = _title(method) if seed == seeds[0] else None
+            curve.plot(steps, accuracy, color=colour, alpha=0.85, marker="o", markersize=3, label=label)
     curve.set(xlabel="step", ylabel="mean class accuracy, %", ylim=(0, 100))
     curve.set_title("Rendered to real digits: accuracy on the real ones, a line a seed", loc="left")
     curve.grid(alpha=0.25)
@@ -93,7 +98,7 @@ def draw(results: dict[str, Result], seeds: tuple[int, ...], file: Path, columns
                 weight="bold" if wrong else "normal",
             )  # fmt: skip
         if column == 0:
-            for line, name in enumerate(("source-only", "GeT")):
+            for line, name in enumerate(map(_title, METHODS)):
                 y = -0.25 - 0.42 * line
                 cell.text(-0.15, y, name, transform=cell.transAxes, ha="right", va="center", fontsize=9)
     figure.savefig(file)

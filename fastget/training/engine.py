@@ -17,7 +17,7 @@ from fastget.common.ranks import Ranks
 from fastget.common.timing import UNTIMED, Timer
 from fastget.config import Config, changed
 from fastget.data.find import Domains
-from fastget.evaluation.infer import WholeTarget
+from fastget.evaluation.infer import WholeTarget, infer
 from fastget.evaluation.score import Evaluation, assess, evaluate
 from fastget.loading.loader import Batch
 from fastget.methods.base import Seen
@@ -128,17 +128,18 @@ class Engine:
         )
 
     def _start_method(self) -> None:
-        """Before its first batch of the target the method may look at all of it; and at every epoch's first."""
-        if not self.started:
-            with self.timer.phase("evaluation"):
-                whole = WholeTarget(self.network, self.loaders.evaluation)
+        """Before its first batch of the target, and at every epoch's first, the method may look at all of it."""
+        if self.started and self.step % self.plan.epoch_steps:
+            return
+        with self.timer.phase("evaluation"):
+            whole = WholeTarget(self.network, self.loaders.evaluation)
+            if not self.started:
                 self.method.start(whole)
-                self.method.start_epoch()
-                if whole.asked or self.plan.warmup_steps:
-                    self.before_metrics = {"step": self.step, **assess(whole.share, self.ranks).metrics()}
-            self.started = True
-        elif self.step % self.plan.epoch_steps == 0:
-            self.method.start_epoch()
+            self.method.start_epoch(whole)
+            if not self.started and (whole.asked or self.plan.warmup_steps):
+                share = whole.share if whole.asked else infer(self.network, self.loaders.evaluation)
+                self.before_metrics = {"step": self.step, **assess(share, self.ranks).metrics()}
+        self.started = True
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
@@ -189,6 +190,7 @@ class Engine:
             "step": self.step,
             "seed": self.seed,
             "model": self.model.state_dict(),
+            "statistics": self.ranks.gather(self._statistics()) if self.ranks.world > 1 else None,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "started": self.started,
@@ -200,11 +202,18 @@ class Engine:
             "classes": list(self.target.classes),
         }
 
+    def _statistics(self) -> dict[str, Tensor]:
+        """Batch-norm's running statistics, which are each rank's own: `model` holds rank 0's."""
+        names = ("running_mean", "running_var", "num_batches_tracked")
+        return {name: value.cpu() for name, value in self.network.named_buffers() if name.endswith(names)}
+
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint's state; ValueError says what does not fit."""
         try:
             self._refuse_another_run(state)
             self.model.load_state_dict(state["model"])
+            if len(state["statistics"] or ()) == self.ranks.world:
+                self.network.load_state_dict(state["statistics"][self.ranks.rank], strict=False)
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state["scaler"])
             self.step, self.started, self.counted = state["step"], state["started"], state["counted"]

@@ -185,7 +185,7 @@ def summarise(engine: Engine, final: Evaluation, bad: list[dict[str, Any]]) -> S
 
 def _print_end(console: Console, summary: Summary, folder: Path) -> None:
     title = f"{summary.source} -> {summary.target}, final model on {summary.images['target']:,} target images"
-    rows: list[tuple[str, Summary | dict[str, Any]]] = [(summary.method, summary)]
+    rows: list[tuple[str, Mapping[str, Any]]] = [(summary.method, summary)]
     if summary.source_only:
         rows.insert(0, ("end of the warm-up, before it adapts", summary.source_only))
     console.print(results_table(title, rows))

@@ -114,6 +114,12 @@ def test_again_is_in_evaluation_mode_and_leaves_no_trace(model: Plain) -> None:
     assert seen.index.tolist() == [7, 8, 9, 10, 11]
 
 
+def test_a_method_cannot_log_under_the_runs_own_names(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pull, "forward", lambda self, seen: Term(seen.features.sum(), {"loss": seen.features.sum()}))
+    with pytest.raises(ValueError, match="Pull logs 'loss'"):
+        model(step())
+
+
 def test_half_logits_are_summed_in_float32_and_float64_stays() -> None:
     from fastget.bases.base import widened
 

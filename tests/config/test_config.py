@@ -1,11 +1,16 @@
 """The configuration: layers, types, ranges, and messages that name the nearest right key."""
 
+import copy
+import dataclasses
+import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fastget.config import PRESETS, Config, describe_type, make_config, walk
+from fastget import methods
+from fastget.config import PRESETS, Config, OptimConfig, TrainConfig, describe_type, make_config, walk
 
 
 def test_layers_later_ones_win(tmp_path: Path) -> None:
@@ -83,3 +88,56 @@ def test_every_field_has_a_meaning_and_a_type() -> None:
 def test_presets_name_real_fields() -> None:
     for name in PRESETS:
         assert make_config({"data.name": name}).data.name == name
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_copies_and_round_trips_of_every_method(name: str, tmp_path: Path) -> None:
+    config = make_config({"method.name": name, "train.seeds": "0,2"})
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
+    (tmp_path / "c.yaml").write_text(config.to_yaml())
+    assert make_config(file=tmp_path / "c.yaml") == config
+    assert getattr(config, name.replace("-", "_")) == config.own
+    with pytest.raises(AttributeError, match="no section 'nonsense'"):
+        getattr(config, "nonsense")  # noqa: B009  # the look-up is the test
+
+
+def test_settings_of_another_method_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"get\.tau is a setting of get, and the method is mcc"):
+        make_config({"method.name": "mcc", "get.tau": "0.2"})
+    (tmp_path / "c.yaml").write_text("get: {tau: 0.4}\nmethod: {name: source-only}\n")  # as runs of 0.1 have them
+    assert make_config(file=tmp_path / "c.yaml").method.name == "source-only"
+    (tmp_path / "c.yaml").write_text("get: {tau: x}\nmethod: {name: source-only}\n")
+    with pytest.raises(ValueError, match=r"c\.yaml: get\.tau must be a number"):
+        make_config(file=tmp_path / "c.yaml")
+
+
+def test_another_method_than_the_files_has_its_own_weight(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(make_config({"optim.lr": 0.5}).to_yaml())
+    config = make_config({"method.name": "atdoc-na"}, file=tmp_path / "c.yaml")
+    assert (config.method.weight, config.method.ramp, config.optim.lr) == (0.2, "linear", 0.5)
+
+
+def test_the_own_section_is_the_methods() -> None:
+    config = make_config()
+    with pytest.raises(ValueError, match=r"method\.name=mcc goes with a MCC"):
+        dataclasses.replace(config, method=dataclasses.replace(config.method, name="mcc"))
+
+
+def test_values_given_in_python(tmp_path: Path) -> None:
+    """Numpy's numbers become Python's; what is only like a value is refused."""
+    config = Config(train=TrainConfig(max_steps=np.int64(10), seeds=[0, 1]), optim=OptimConfig(lr=np.float64(0.5)))  # type: ignore[arg-type]  # on purpose
+    assert (config.train.max_steps, config.train.seeds, config.optim.lr) == (10, (0, 1), 0.5)
+    (tmp_path / "c.yaml").write_text(config.to_yaml())
+    assert make_config(file=tmp_path / "c.yaml").train.max_steps == 10
+    for wrong, message in (
+        (TrainConfig(seeds=("0", "1")), r"train\.seeds must be whole numbers"),  # type: ignore[arg-type]
+        (TrainConfig(max_steps=True), r"train\.max_steps must be a whole number or none, got True"),
+        (TrainConfig(max_steps="10"), r"train\.max_steps"),  # type: ignore[arg-type]
+        (TrainConfig(max_steps=1.5), r"train\.max_steps"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match=message):
+            Config(train=wrong)
+    with pytest.raises(ValueError, match=r"optim\.lr must be"):
+        Config(optim=OptimConfig(lr=10**400))
+    with pytest.raises(ValueError, match=r"optim\.lr must be above 0"):
+        Config(optim=OptimConfig(lr=float("nan")))

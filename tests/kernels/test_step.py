@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fastget import GeT, kernels, reference
+from fastget.common.choices import Backend
 from fastget.kernels.audit import traffic
 from fastget.kernels.audit.step import StepInputs
 from fastget.kernels.launch import Launch, record
-from fastget.methods.backend import Backend
 from tests.kernels.checker import assert_order_free
 from tests.kernels.support import (
     GRADIENT_TOLERANCE,

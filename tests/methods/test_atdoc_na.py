@@ -152,3 +152,39 @@ def test_a_memory_that_is_no_number_is_named() -> None:
     method.after_step(seen, method(seen), None, lambda: seen)
     with pytest.raises(ValueError, match="non-finite"):
         method.check()
+
+
+def test_an_image_twice_in_a_batch_leaves_its_last_row() -> None:
+    method = AtdocNA(AtdocNA.Config(), Task(C, D, N))
+    f, z, index = random(5, D).float(), random(5, C).float(), torch.tensor([7, 3, 7, 3, 7])
+    seen = Seen(f, z, index, torch.nn.Linear(D, C), 0.0)
+    method.after_step(seen, method(seen), None, lambda: seen)
+    q = sharpen_by_column(z.softmax(1))
+    for row, image in ((4, 7), (3, 3)):
+        torch.testing.assert_close(method.memory_f[image], torch.nn.functional.normalize(f[row], dim=0))
+        torch.testing.assert_close(method.memory_q[image], q[row])
+
+
+def test_the_figure_shows_the_classes_of_the_memory() -> None:
+    """Not the mass of its columns, which every batch raises by 1 whatever it holds."""
+    method = AtdocNA(AtdocNA.Config(), Task(C, D, N))
+    z = 4 * torch.eye(C)[[0, 0, 0, 0, 0, 0, 2, 3]]
+    seen = Seen(random(8, D).float(), z, torch.arange(8), torch.nn.Linear(D, C), 0.0)
+    method.after_step(seen, method(seen), None, lambda: seen)
+    shown = method.figures()
+    assert shown["memory/filled"].item() == pytest.approx(8 / N)
+    # a row of a crowded class is small in it, and may be larger in another: so the votes count, not the logits
+    votes = torch.bincount(method.memory_q[:8].argmax(1), minlength=C) / 8
+    torch.testing.assert_close(shown["memory/classes"], votes)
+    assert shown["memory/classes"].sum().item() == pytest.approx(1)
+
+
+def test_no_gradient_reaches_the_features_through_the_labels() -> None:
+    method = AtdocNA(AtdocNA.Config(), Task(C, D, N))
+    seen = Seen(random(4, D).float(), random(4, C).float(), torch.arange(4), torch.nn.Linear(D, C), 0.0)
+    method.after_step(seen, method(seen), None, lambda: seen)
+    f = random(3, D, seed=5).float().requires_grad_()
+    z = random(3, C, seed=6).float().requires_grad_()
+    method(Seen(f, z, torch.tensor([9, 8, 7]), seen.classifier, 0.5)).loss.backward()
+    assert f.grad is None
+    assert z.grad is not None

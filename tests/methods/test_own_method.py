@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ import pytest
 import torch
 
 from fastget import methods
-from fastget.commands.main import main
 from fastget.config import make_config
-from fastget.methods.base import Method, Seen, Settings, Term
+from fastget.methods.base import Method, Seen, Settings, Task, Term, opt
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.runs.summary import read_summary
 from fastget.training.engine import Engine
@@ -53,7 +53,7 @@ def test_one_line_registers_it(example: Path) -> None:
     ]
 
 
-def test_its_section_has_help_and_ranges(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_section_has_help_and_ranges(example: Path) -> None:
     with pytest.raises(ValueError, match=r"method\.name must be one of get, .* got 'self-training'"):
         make_config({"method.name": NAME})
     config = make_config({"method.module": str(example), "method.name": NAME})
@@ -63,9 +63,9 @@ def test_its_section_has_help_and_ranges(example: Path, capsys: pytest.CaptureFi
         make_config({"method.module": str(example), "self-training.threshold": "2"})
     with pytest.raises(ValueError, match=r"did you mean 'self-training\.threshold'"):
         make_config({"method.module": str(example), "self-training.treshold": "0.2"})
-    with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    shown = " ".join(capsys.readouterr().out.split())
+    command = [sys.executable, "-m", "fastget", "train", "--set", f"method.module={example}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    shown = " ".join(done.stdout.split())
     assert "self-training.threshold [0.5] least confidence of a label that is trained on (a number)" in shown
 
 
@@ -129,6 +129,34 @@ def test_two_ranks_follow_one(example: Path, tmp_path: Path) -> None:
             assert b[name] == pytest.approx(a[name], rel=1e-5), (a["step"], name)
 
 
+def test_a_skipped_step_leaves_its_memory_whatever_it_saw(example: Path) -> None:
+    make_config({"method.module": str(example)})
+    method = methods.method_of(NAME)(methods.settings_of(NAME)(), Task(3, 2, 10))
+    seen = Seen(torch.zeros(2, 2), torch.full((2, 3), torch.inf), torch.arange(2), torch.nn.Linear(2, 3), 0.0)
+    method.after_step(seen, method(seen), torch.tensor(1.0), lambda: seen)
+    assert method.state_dict()["shares"].tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_its_file_may_be_named_and_lie_otherwise_when_the_run_goes_on(example: Path, tmp_path: Path) -> None:
+    """Stored in full, free to differ, and never run from a folder's own word."""
+    os.chdir(tmp_path)
+    given = settings(Path("self_training.py"), train__checkpoint_every=4)
+    run = train(tiny("run", **given), quiet=True).folder.resolve()
+    stored = (run / "config.yaml").read_text()
+    assert f"module: {example}" in stored
+    for name in ("summary.json", "checkpoints/final.pt", "checkpoints/step_00000012.pt"):
+        (run / name).unlink()
+    whole = metrics(run)
+    (tmp_path / "elsewhere").mkdir()
+    moved = example.rename(tmp_path / "elsewhere" / "mine.py")
+    os.chdir(tmp_path / "elsewhere")
+    train(tiny(run, **{**given, "method__module": "mine.py"}, train__resume="auto"), quiet=True)
+    assert metrics(run) == whole
+    config = make_config({"method.module": str(moved), "train.out": str(run), "train.resume": "auto"},
+                         file=run / "config.yaml")  # fmt: skip
+    assert train(config, quiet=True).summary.method == NAME  # a finished one, by its own config.yaml
+
+
 # --- what register() refuses ---------------------------------------------------------------------
 
 
@@ -143,6 +171,42 @@ class WithoutForward(Method):
     Config = methods.settings.SourceOnly
 
 
+@dataclass(kw_only=True)
+class Thawed(methods.settings.Settings):
+    """Not frozen."""
+
+
+class Lost(methods.settings.MCC):
+    """Not a dataclass of its own: `more` would be lost."""
+
+    more: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(methods.settings.Settings):
+    """A field of no type that people can write."""
+
+    table: dict[str, int] = opt(None, "a table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bare(methods.settings.Settings):
+    """A field without a meaning."""
+
+    more: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(methods.settings.Settings):
+    """A preset of a field that is not there."""
+
+    presets = {"default": {"taau": 1}}  # noqa: RUF012  # wrong in more than one way
+
+
+def having(config: type) -> type[Method]:
+    return type("Having", (Good,), {"Config": config})
+
+
 class WithoutConfig(Method):
     def forward(self, seen: Seen) -> Term:
         return Term(seen.logits.sum())
@@ -154,6 +218,11 @@ class WithoutConfig(Method):
         ("x", dict, "takes a subclass of fastget.methods.base.Method"),
         ("x", WithoutForward, r"WithoutForward has no forward\(seen\)"),
         ("x", WithoutConfig, "WithoutConfig.Config must be a frozen dataclass"),
+        ("x", having(Thawed), "must be a dataclass of its own"),
+        ("x", having(Lost), "must be a dataclass of its own"),
+        ("x", having(Odd), "table is a dict"),
+        ("x", having(Bare), "more has no meaning"),
+        ("x", having(Preset), "default sets .'taau'."),
         ("get", Good, "the name 'get' is taken"),
         ("train", Good, "the name 'train' is taken"),
         ("My method", Good, "small letters"),
@@ -168,9 +237,13 @@ def test_what_cannot_be_registered(name: str, method: Any, message: str, monkeyp
     assert methods.method_of("good") is Good
 
 
-def test_modules_that_are_not_there(tmp_path: Path) -> None:
+def test_modules_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"method\.module: no module 'no_such_module'"):
         make_config({"method.module": "no_such_module"})
+    (tmp_path / "lacking_methods.py").write_text("import lacking")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'lacking'"):  # not the module, what it imports
+        make_config({"method.module": "lacking_methods"})
     with pytest.raises(ValueError, match=r"method.module: no file .*none.py"):
         make_config({"method.module": str(tmp_path / "none.py")})
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fastget import methods
 from fastget.common.precision import choose_precision, cpu_has_bfloat16
-from fastget.config import Config
+from fastget.config import Config, make_config
 from fastget.data.find import load_domains
 from fastget.methods.get.method import GetMethod
 from fastget.methods.get.module import GeT
@@ -31,6 +32,7 @@ WAITS = {
     "aten.bincount",
     "aten.equal",
     "aten.is_nonzero",
+    "aten.lift_fresh",  # a tensor of Python's numbers, which a GPU would have to be sent
 }
 
 
@@ -63,18 +65,33 @@ def stepping(engine: Engine, until: int) -> Iterator[Any]:
     batches.close()
 
 
-def test_image_passes_of_a_step() -> None:
-    engine = make()
+TARGET = [name for name in methods.names() if "target" in methods.method_of(name).needs]
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_image_passes_of_a_step(method: str) -> None:
+    engine = make(method__name=method)
     forwards: list[int] = []
     engine.network.backbone.register_forward_hook(lambda m, i, o: forwards.append(len(i[0])))
     with stepping(engine, 6) as batches:
         forwards.clear()
         engine.train_step(next(batches))
-    assert forwards == [16, 16]  # source once, target once, nothing else
+    assert forwards == ([16, 16] if method in TARGET else [16])  # source once, target once, nothing else
 
 
-def test_a_step_never_waits_for_the_device() -> None:
-    engine = make()
+def test_a_second_look_is_one_more_pass_of_the_target() -> None:
+    engine = make(**{"method__name": "atdoc-na", "atdoc-na__second_look": True})
+    forwards: list[tuple[int, bool]] = []
+    engine.network.backbone.register_forward_hook(lambda m, i, o: forwards.append((len(i[0]), m.training)))
+    with stepping(engine, 6) as batches:
+        forwards.clear()
+        engine.train_step(next(batches))
+    assert forwards == [(16, True), (16, True), (16, False)]
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_a_step_never_waits_for_the_device(method: str) -> None:
+    engine = make(method__name=method)
     with stepping(engine, 6) as batches:
         batch = next(batches)
         with Waits() as waits:
@@ -98,21 +115,26 @@ def test_one_collective_beside_ddps_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert calls == [3 * C + 2 + C + C * D]  # column sums, prior, rows, counts and class sums in one buffer
 
 
-def test_float16_overflow_skips_the_step_and_the_memory() -> None:
-    engine = make(train__precision="float16")
+@pytest.mark.parametrize("method", TARGET)
+def test_float16_overflow_skips_the_step_and_the_memory(method: str) -> None:
+    engine = make(method__name=method, train__precision="float16")
     with stepping(engine, 6) as batches:
         before = {name: value.clone() for name, value in engine.model.state_dict().items()}
         scale = engine.scaler.get_scale()
-        handle = engine.network.classifier.weight.register_hook(lambda grad: grad * torch.inf)
+        handles = [engine.network.classifier.weight.register_hook(lambda grad: grad * torch.inf)]
+        handles.append(engine.network.register_forward_hook(lambda m, i, o: (o[0], o[1] * torch.inf)))  # and before it
         engine.train_step(next(batches))
-        handle.remove()
+        for handle in handles:
+            handle.remove()
         after = engine.model.state_dict()
         assert engine.scaler.get_scale() < scale
         for name, value in before.items():
-            if name != "method.get.health" and "running" not in name and "tracked" not in name:
+            if not name.endswith("health") and "running" not in name and "tracked" not in name:
                 assert torch.equal(value, after[name]), name
         engine.train_step(next(batches))  # and the next step goes on
-        assert not torch.equal(before["method.get.mu"], engine.model.state_dict()["method.get.mu"])
+        moved = [name for name, value in engine.model.state_dict().items() if not torch.equal(value, before[name])]
+        assert "network.classifier.weight" in moved
+        assert any(name.startswith("method.") for name in moved) == any(n.startswith("method.") for n in before)
 
 
 def test_float16_and_bfloat16_follow_float32() -> None:
@@ -273,8 +295,11 @@ def test_tensorboard_events() -> None:
 # --- the GPU path, without a GPU ----------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method_name", TARGET)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_forward_pass_on_fake_cuda_tensors(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_forward_pass_on_fake_cuda_tensors(
+    method_name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """autocast, channels_last and devices of the GPU path: mixed devices and hidden waits raise on fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -287,8 +312,10 @@ def test_the_forward_pass_on_fake_cuda_tensors(dtype: torch.dtype, monkeypatch: 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *args: True)
     config = tiny("fake", network__name="resnet18", network__weights="none", data__resize=64, data__crop=64)
     network = build_network(config.network, 10, 64)
-    method = GetMethod(GetMethod.Config(backend="reference"), Task(10, 256, 100))
-    method.get._ready = True  # a look at mu would wait
+    given = {"get.backend": "reference"} if method_name == "get" else {}
+    method = methods.method_of(method_name)(make_config({"method.name": method_name, **given}).own, Task(10, 256, 100))
+    if isinstance(method, GetMethod):
+        method.get._ready = True  # a look at mu would wait
     model = Plain(network, method, 0.1)
     with FakeTensorMode(allow_non_fake_inputs=False):
         for module in model.modules():
@@ -302,7 +329,7 @@ def test_the_forward_pass_on_fake_cuda_tensors(dtype: torch.dtype, monkeypatch: 
         labels = torch.zeros(4, dtype=torch.int64, device="cuda")
         with torch.autocast("cuda", dtype):
             losses = model(Step(images, labels, images, labels))
-        method.after_step(losses.seen, losses.term, None, lambda: losses.seen)
+        method.after_step(losses.seen, losses.term, torch.zeros((), device="cuda"), lambda: losses.seen)
         assert losses.seen.features.dtype == dtype
         assert losses.loss.dtype == torch.float32
         assert losses.loss.device.type == "cuda"

@@ -30,7 +30,7 @@ class GetMethod(Method):
         predictions = torch.split(whole.logits.argmax(1), [len(f) for f in whole.features])
         self.get.initialise(whole.features, predictions, whole.classifier.weight)
 
-    def start_epoch(self) -> None:
+    def start_epoch(self, whole: Whole) -> None:
         self.get.start_epoch()
 
     def forward(self, seen: Seen) -> Term:

@@ -24,8 +24,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fastget import reference
+from fastget.common.choices import Backend
 from fastget.common.ranks import world_size
-from fastget.methods.backend import Backend, choose_backend
+from fastget.methods.backend import choose_backend
 from fastget.methods.get.start import Start, split_totals
 from fastget.methods.settings import Get
 
@@ -88,8 +89,7 @@ class GeT(nn.Module):
 
         self.num_classes, self.feature_dim = int(num_classes), int(feature_dim)
         for field in dataclasses.fields(config):
-            value = getattr(config, field.name)
-            setattr(self, field.name, float(value) if isinstance(field.default, float) else value)
+            setattr(self, field.name, getattr(config, field.name))
         self.check_now = check_now
         self.process_group = process_group
 

@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fastget.evaluation.score import Evaluation
-from fastget.runs.summary import Summary
 
 
 def percent(share: float | None) -> str:
@@ -56,8 +55,6 @@ class Display:
     def logged(self, step: int, losses: Mapping[str, float], speed: Mapping[str, float]) -> None:
         words = [f"epoch {speed['epoch']:.1f}", f"loss {losses['loss']:.3f}"]
         parts = {name.removeprefix("loss_"): value for name, value in losses.items() if name.startswith("loss_")}
-        if len(parts) > 2:
-            del parts["target"]  # the sum of those that follow it
         if len(parts) > 1:
             words[-1] += f" ({', '.join(f'{name} {value:.2f}' for name, value in parts.items())})"
         words.append(f"lr {speed['lr']:.2g}")
@@ -80,7 +77,7 @@ class Display:
         self.console.print(Text.assemble(("warning: ", "yellow"), text))
 
 
-def results_table(title: str, rows: Sequence[tuple[str, Summary | Mapping[str, Any]]]) -> Table:
+def results_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Final accuracies: a row a method, mean and std over seeds where there are several."""
     table = Table(title=title, title_justify="left")
     table.add_column("method")
@@ -91,9 +88,9 @@ def results_table(title: str, rows: Sequence[tuple[str, Summary | Mapping[str, A
     return table
 
 
-def with_std(summary: Summary | Mapping[str, Any], field: str) -> str:
+def with_std(summary: Mapping[str, Any], field: str) -> str:
     """`93.1 ± 0.4 %` for several seeds, `93.1 %` for one."""
-    value, std = summary[field], summary.std(field) if isinstance(summary, Summary) else None
+    value, std = summary[field], summary.get(f"{field}_std")
     if value is None or std is None:
         return percent(value)
     return f"{100 * value:.1f} ± {100 * std:.1f} %"

@@ -57,6 +57,9 @@ class Board:
             if value.ndim == 0:
                 self._writer.add_scalar(tag, value, step)
                 continue
+            if value.shape != (len(target.classes),):
+                shape = tuple(value.shape)
+                raise ValueError(f"figures()[{tag!r}] must be a number or {len(target.classes)} shares, got {shape}")
             shares = value.detach().cpu()
             if target.labelled:
                 off = (shares - torch.from_numpy(target.counts() / len(target))).abs().sum() / 2

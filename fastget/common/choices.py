@@ -1,0 +1,10 @@
+"""Choices that a configuration offers and a module makes: their names, once. No torch here."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Precision = Literal["auto", "float32", "bfloat16", "float16"]  # of the network
+Backend = Literal["auto", "reference", "triton"]  # who computes a step
+Decoder = Literal["auto", "dali", "torchvision", "synthetic"]  # who makes a batch
+Criterion = Literal["entropy", "mutual_information", "neighbourhood_density"]  # what needs no target labels
