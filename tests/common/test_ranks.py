@@ -93,6 +93,24 @@ def test_a_run_of_two_ranks_goes_on_with_one(two: Path, tmp_path: Path) -> None:
     assert load_checkpoint(folder / "checkpoints" / "final.pt")["step"] == 24
 
 
+def test_two_ranks_resume_to_the_bit_with_statistics_of_their_own(tmp_path: Path) -> None:
+    """Batch-norm's are each rank's, and a second look in evaluation mode trains on them."""
+    given = ["network.bottleneck_norm=true", "method.name=atdoc-na", "atdoc-na.second_look=true", "method.weight=1"]
+    given += ["train.max_steps=12", "train.checkpoint_every=6", "train.resume=auto"]
+    whole = tmp_path / "whole"
+    assert torchrun(whole, 2, *given).returncode == 0
+    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
+    for name in ("summary.json", "checkpoints/final.pt", "checkpoints/step_00000012.pt"):
+        (cut / name).unlink()
+    done = torchrun(cut, 2, *given)
+    assert "going on from step 6" in done.stdout
+    assert metrics(cut) == metrics(whole)
+    a, b = (load_checkpoint(folder / "checkpoints" / "final.pt") for folder in (whole, cut))
+    assert all(torch.equal(a["model"][name], b["model"][name]) for name in a["model"])
+    own = [statistics["bottleneck.1.running_mean"] for statistics in a["statistics"]]
+    assert not torch.equal(*own)  # or the test would show nothing
+
+
 def test_the_union_of_the_ranks_batches_is_the_batch() -> None:
     config = tiny("x")
     engine = Engine(config, 0, load_domains(config.data), torch.device("cpu"))
