@@ -36,7 +36,7 @@ def make_config(
         stored = {key: value for key, value in stored.items() if not key.startswith("method.")}
     module = settings.get("method.module", stored.get("method.module"))
     if module:
-        stored["method.module"] = settings["method.module"] = methods.import_module(str(module))
+        settings["method.module"] = methods.import_module(str(module))
     checked = {**_parse_all(stored, f"{file}: "), **_parse_all(settings)}
     for key in settings:
         section = key.split(".")[0]
