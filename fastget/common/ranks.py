@@ -91,6 +91,19 @@ def global_sum(value: Tensor) -> Tensor:
     return total
 
 
+def global_mean(rows: Tensor) -> Tensor:
+    """The mean of all ranks' rows (B,), as `global_sum` sums them."""
+    return global_sum(rows.sum()) / global_sum(rows.new_full((), len(rows)))
+
+
+def gathered(value: Tensor) -> Tensor:
+    """The rows of all ranks, in the order of ranks, with the gradient of the global batch; every rank has as many."""
+    if world_size() == 1:
+        return value
+    rows: Tensor = _Gathered.apply(value)
+    return rows
+
+
 def global_rows(value: Tensor) -> Tensor:
     """The rows of all ranks, in the order of ranks, on each of them; no gradient. Every rank has as many."""
     if world_size() == 1:
@@ -98,6 +111,19 @@ def global_rows(value: Tensor) -> Tensor:
     rows = [torch.empty_like(value) for _ in range(world_size())]
     dist.all_gather(rows, value.detach().contiguous())
     return torch.cat(rows)
+
+
+class _Gathered(torch.autograd.Function):
+    """Forward: all-gather. Backward: this rank's rows of world * g, as in _GlobalSum."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return global_rows(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        mine = gradients[0].chunk(world_size())[dist.get_rank()]
+        return mine * world_size()
 
 
 class _GlobalSum(torch.autograd.Function):

@@ -33,7 +33,11 @@ class Entry(NamedTuple):
 _ENTRIES: dict[str, Entry] = {
     "get": Entry(settings.Get, "fastget.methods.get.method:GetMethod"),
     "source-only": Entry(settings.SourceOnly, "fastget.methods.source_only:SourceOnly"),
+    "minent": Entry(settings.MinEnt, "fastget.methods.minent:MinEnt"),
+    "bnm": Entry(settings.BNM, "fastget.methods.bnm:BNM"),
     "mcc": Entry(settings.MCC, "fastget.methods.mcc:MCC"),
+    "pl": Entry(settings.PL, "fastget.methods.pl:PL"),
+    "atdoc-nc": Entry(settings.AtdocNC, "fastget.methods.atdoc_nc:AtdocNC"),
     "atdoc-na": Entry(settings.AtdocNA, "fastget.methods.atdoc_na:AtdocNA"),
 }
 DEFAULT = "get"

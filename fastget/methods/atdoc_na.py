@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fastget.common.ranks import global_rows, global_sum
+from fastget.common.ranks import global_rows
 from fastget.methods import settings
 from fastget.methods.base import Method, Seen, Task, Term
+from fastget.methods.pl import sharpen_by_column, weighted_cross_entropy
 
-FLOOR = 1e-12  # of a column's mass, and of the sum of weights
 CHUNK = 65_536  # rows of the memory looked at together: no (B, N) matrix is made of a large one
 NO_LABEL = -1
 
@@ -51,24 +51,6 @@ def neighbour_labels(
     votes = (memory_q[where] * there[..., None]).sum(1) / there.sum(1, keepdim=True).clamp_min(1)
     weights, labels = votes.max(1)
     return labels.masked_fill(~there.any(1), NO_LABEL), weights
-
-
-def weighted_cross_entropy(
-    z: Tensor,  # (B, C)
-    labels: Tensor,  # (B,) int64; -1: none, its weight is 0
-    weights: Tensor,  # (B,)
-) -> Tensor:
-    """sum_b w_b CE(z_b, label_b) / sum_b w_b, labels and weights constant; 0 where no weight is left. The batch is the
-    global one."""
-    labels, weights = labels.detach(), weights.detach()
-    each = F.cross_entropy(z, labels.clamp_min(0), reduction="none")
-    return global_sum((weights * each).sum()) / global_sum(weights.sum()).clamp_min(FLOOR)
-
-
-def sharpen_by_column(p: Tensor) -> Tensor:
-    """(B, C) q_bc = p_bc^2 / sum_b' p_b'c^2 over the global batch. Its rows do not sum to 1."""
-    squared = p.square()
-    return squared / global_sum(squared.sum(0)).clamp_min(FLOOR)
 
 
 class AtdocNA(Method):

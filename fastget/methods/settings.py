@@ -15,6 +15,7 @@ from fastget.common.choices import Backend
 from fastget.common.fields import opt
 
 Presets = Mapping[str, Mapping[str, Any]]
+BNMNorm = Literal["atdoc", "paper", "mean"]
 LINEAR = {"method.ramp": "linear"}  # ATDOC's schedule, iteration / iterations
 
 
@@ -87,6 +88,46 @@ class MCC(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MinEnt(Settings):
+    """Entropy minimisation, over log C, as ATDOC runs it."""
+
+    title: ClassVar[str] = "MinEnt"
+    presets: ClassVar[Presets] = {"default": LINEAR}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BNM(Settings):
+    """Batch nuclear-norm maximisation (Cui et al., 2020), as ATDOC scales it; its authors' code is `original`."""
+
+    title: ClassVar[str] = "BNM"
+    presets: ClassVar[Presets] = {"default": LINEAR, "original": {"norm": "mean", "method.ramp": "constant"}}
+
+    norm: BNMNorm = opt("atdoc", "scale of the nuclear norm: sqrt(min(B, C)) / B, the paper's 1 / B, or 1 / min(B, C)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PL(Settings):
+    """Pseudo-labels sharpened by column, as ATDOC runs them."""
+
+    title: ClassVar[str] = "PL"
+    presets: ClassVar[Presets] = {"default": LINEAR}
+
+
+SECOND_LOOK = "fill the memory from a second, eval-mode pass as the authors do; off: from the step's own features"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtdocNC(Settings):
+    """ATDOC with nearest centroids (Liang et al., 2021): labels from a memory of one centroid a class."""
+
+    title: ClassVar[str] = "ATDOC-NC"
+    presets: ClassVar[Presets] = {"default": {"method.weight": 0.1, **LINEAR}}
+
+    step: float = opt(0.1, "of the centroids towards the batch's means", gt=0, le=1)
+    second_look: bool = opt(False, SECOND_LOOK)
+
+
+@dataclass(frozen=True, kw_only=True)
 class AtdocNA(Settings):
     """ATDOC with neighbourhood aggregation (Liang et al., 2021): labels from a memory of every target image."""
 
@@ -94,6 +135,4 @@ class AtdocNA(Settings):
     presets: ClassVar[Presets] = {"default": {"method.weight": 0.2, **LINEAR}}
 
     neighbours: int = opt(5, "nearest images in the memory that vote, the image itself left out", ge=1)
-    second_look: bool = opt(
-        False, "fill the memory from a second, eval-mode pass as the authors do; off: from the step's own features"
-    )
+    second_look: bool = opt(False, SECOND_LOOK)

@@ -45,7 +45,7 @@ def test_written_and_read_again(tmp_path: Path) -> None:
         ({"get.tau": 0}, "get.tau must be above 0"),
         ({"get.tau": "nan"}, "get.tau"),
         ({"get.gamma_Q": 2}, "get.gamma_Q must be at least 0 and at most 1, got 2"),
-        ({"method.name": "gett"}, "one of get, source-only, mcc, atdoc-na, got 'gett' .did you mean 'get'"),
+        ({"method.name": "gett"}, "one of get, source-only, .*, got 'gett' .did you mean 'get'"),
         ({"train.max_steps": "1.5"}, "a whole number or none"),
         ({"train.max_steps": 0}, "at least 1"),
         ({"data.flip": "maybe"}, "true or false"),

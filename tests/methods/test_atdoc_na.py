@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from fastget.methods import atdoc_na
-from fastget.methods.atdoc_na import AtdocNA, neighbour_labels, sharpen_by_column, weighted_cross_entropy
+from fastget.methods.atdoc_na import AtdocNA, neighbour_labels
 from fastget.methods.base import Seen, Task
+from fastget.methods.pl import sharpen_by_column, weighted_cross_entropy
 
 C, D, N = 4, 6, 30
 Rows = list[list[float]]

@@ -1,0 +1,33 @@
+"""MinEnt: the entropy of the predictions, as ATDOC scales it.
+
+Shapes: B target images, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fastget.common.ranks import global_mean
+from fastget.methods import settings
+from fastget.methods.base import Method, Seen, Term
+
+
+def minent(z: Tensor) -> Tensor:
+    """mean_b H(softmax(z_b)) / log C, in [0, 1]: exact, where public code adds 1e-5 under the log. z is (B, C)."""
+    log_p = torch.log_softmax(z, 1)
+    p = log_p.exp()
+    each = -torch.where(p > 0, p * log_p, 0).sum(1)  # where p underflows the term and its gradient are 0
+    return global_mean(each) / math.log(z.shape[1])
+
+
+class MinEnt(Method):
+    """The formula, and nothing to remember."""
+
+    Config = settings.MinEnt
+    config: settings.MinEnt
+
+    def forward(self, seen: Seen) -> Term:
+        return Term(minent(seen.logits))

@@ -1,0 +1,54 @@
+"""PL: pseudo-labels sharpened by column, as ATDOC does it.
+
+Shapes: B target images, C classes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fastget.common.ranks import global_sum
+from fastget.methods import settings
+from fastget.methods.base import Method, Seen, Term
+
+FLOOR = 1e-12  # of a column's mass, and of the sum of weights
+
+
+def pl(z: Tensor) -> Tensor:
+    """sum_b w_b CE(z_b, argmax q_b) / sum_b w_b, w_b = max q_b, q = sharpen_by_column(softmax(z)) a constant, z (B, C).
+
+    A row may get a label that is not its argmax: rare classes are favoured. (In the public code gradient leaks
+    through w.)
+    """
+    weights, labels = sharpen_by_column(torch.softmax(z.detach(), 1)).max(1)
+    return weighted_cross_entropy(z, labels, weights)
+
+
+def weighted_cross_entropy(
+    z: Tensor,  # (B, C)
+    labels: Tensor,  # (B,) int64; -1: none, its weight is 0
+    weights: Tensor,  # (B,)
+) -> Tensor:
+    """sum_b w_b CE(z_b, label_b) / sum_b w_b, labels and weights constant; 0 where no weight is left. The batch is the
+    global one."""
+    labels, weights = labels.detach(), weights.detach()
+    each = F.cross_entropy(z, labels.clamp_min(0), reduction="none")
+    return global_sum((weights * each).sum()) / global_sum(weights.sum()).clamp_min(FLOOR)
+
+
+def sharpen_by_column(p: Tensor) -> Tensor:
+    """(B, C) q_bc = p_bc^2 / sum_b' p_b'c^2 over the global batch. Its rows do not sum to 1."""
+    squared = p.square()
+    return squared / global_sum(squared.sum(0)).clamp_min(FLOOR)
+
+
+class PL(Method):
+    """The formula, and nothing to remember."""
+
+    Config = settings.PL
+    config: settings.PL
+
+    def forward(self, seen: Seen) -> Term:
+        return Term(pl(seen.logits))
