@@ -142,7 +142,7 @@ def logits_kernel(
     at = rows[:, None].to(tl.int64) * C + classes[None, :]
     inside = live[:, None] & held[None, :]
     if mu is not None:
-        cos = dots / length / at_least_eps(tl.sqrt(square_mu))[None, :]
+        cos = dots / (length * at_least_eps(tl.sqrt(square_mu))[None, :])
         scores = log_pi[None, :] + cos * inv_tau
         store_best_part(parts, PART_MU, scores, rows, live, classes, held, t, T, B, C)
         if ESTIMATE == "nearest":
@@ -151,7 +151,7 @@ def logits_kernel(
         length_g = tl.sqrt(square_g)
         if block == 0:
             tl.store(norm_g + classes, length_g, mask=held)
-        scaled = dots_g / length / at_least_eps(length_g)[None, :] * inv_tau
+        scaled = dots_g / (length * at_least_eps(length_g)[None, :]) * inv_tau
         tl.store(S_g + at, log_pi[None, :] + scaled, mask=inside)
         store_softmax_part(parts, PART_G, log_pi[None, :] + scaled, rows, live, held, t, T, B)
         if ESTIMATE == "likelihood":
@@ -160,7 +160,7 @@ def logits_kernel(
         length_f = tl.sqrt(square_f)
         if block == 0:
             tl.store(norm_f + classes, length_f, mask=held)
-        scaled = dots_f / length / at_least_eps(length_f)[None, :] * inv_tau
+        scaled = dots_f / (length * at_least_eps(length_f)[None, :]) * inv_tau
         tl.store(S_f + at, log_pi[None, :] + scaled, mask=inside)
         store_softmax_part(parts, PART_F, log_pi[None, :] + scaled, rows, live, held, t, T, B)
 

@@ -129,7 +129,7 @@ def test_half_types(dtype: torch.dtype) -> None:
     )
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5, deadline=None, derandomize=True)
 @given(
     B=st.integers(1, 40), C=st.integers(2, 40), D=st.integers(2, 70), tau=st.floats(0.01, 1.0), seed=st.integers(0, 9)
 )

@@ -152,7 +152,7 @@ def test_half_types(dtype: torch.dtype) -> None:
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8, deadline=None, derandomize=True)  # it looks at rounding: the same cases each time
 @given(
     B=st.integers(1, 40), C=st.integers(2, 70), D=st.integers(1, 80), tau=st.floats(0.01, 1.0),
     seed=st.integers(0, 9), norm=st.sampled_from([1e-6, 1e-2, 1.0, 1e4]),
