@@ -41,6 +41,6 @@ def step(ops: ModuleType, x: StepInputs, *, tau: float = 0.15, gamma_Q: float = 
     """One GeT step under METHOD.md's defaults: E, C and the loss, backward, memory. The loss and its expectation."""
     e = ops.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, tau, labels=x.labels)
     loss: Tensor = ops.objective(e, gamma_Q, gamma_Q).loss
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     ops.update_memory_(x.mu, x.pi, x.health, e, 0.01, 0.01)
     return loss, e
