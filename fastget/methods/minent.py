@@ -17,10 +17,14 @@ from fastget.methods.base import Method, Seen, Term
 
 def minent(z: Tensor) -> Tensor:
     """mean_b H(softmax(z_b)) / log C, in [0, 1]: exact, where public code adds 1e-5 under the log. z is (B, C)."""
+    return global_mean(entropies(z)) / math.log(z.shape[1])
+
+
+def entropies(z: Tensor) -> Tensor:
+    """(B,) H(softmax(z_b)) in nats, exact also where a probability underflows."""
     log_p = torch.log_softmax(z, 1)
     p = log_p.exp()
-    each = -torch.where(p > 0, p * log_p, 0).sum(1)  # where p underflows the term and its gradient are 0
-    return global_mean(each) / math.log(z.shape[1])
+    return -torch.where(p > 0, p * log_p, 0).sum(1)  # where p underflows the term and its gradient are 0
 
 
 class MinEnt(Method):
