@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastget.bases import settings
 
 if TYPE_CHECKING:
     from fastget.bases.base import Base
 
-_BASES = {"plain": "fastget.bases.plain:Plain"}
+
+class Entry(NamedTuple):
+    """What is known of a base model before it is imported."""
+
+    settings: type[settings.BaseSettings]  # its section of the configuration
+    base: str  # module:Class
+
+
+_ENTRIES = {
+    "plain": Entry(settings.Plain, "fastget.bases.plain:Plain"),
+    "cdan": Entry(settings.CDAN, "fastget.bases.cdan:CDAN"),
+    "mixmatch": Entry(settings.MixMatch, "fastget.bases.mixmatch:MixMatch"),
+}
+DEFAULT = "plain"
 
 
 def names() -> tuple[str, ...]:
     """All base models, the default first."""
-    return tuple(_BASES)
+    return tuple(_ENTRIES)
+
+
+def settings_of(name: str) -> type[settings.BaseSettings]:
+    """The section of the configuration that a base model owns."""
+    return _ENTRIES[name].settings
 
 
 def base_of(name: str) -> type[Base]:
     """A base model's class, imported now."""
-    module, _, cls = _BASES[name].partition(":")
+    module, _, cls = _ENTRIES[name].base.partition(":")
     found: type[Base] = getattr(importlib.import_module(module), cls)
     return found

@@ -7,7 +7,7 @@ Shapes: B images a domain, K labelled target images, C classes, D feature width.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,36 +17,47 @@ from fastget.common.timing import UNTIMED, Timer
 from fastget.methods.base import Method, Seen, Term
 from fastget.networks.network import Network
 
-RESERVED = {"loss", "loss_source", "loss_target"}  # what every run logs
+RESERVED = {"loss", "loss_source", "loss_target", "loss_domain"}  # what runs log
+Need = Literal[
+    "target",  # batches of target images from the first step on, also in a method's warm-up
+    "second view",  # each target image cropped and mirrored twice
+]
 
 
 class Step(NamedTuple):
     """What a step trains on, and where in the run it stands."""
 
-    source: Tensor  # (B, 3, H, W)
-    labels: Tensor  # (B,) int64
+    source: Tensor | None  # (B, 3, H, W); None: the step of the method's term alone
+    labels: Tensor | None  # (B,) int64
     target: Tensor | None = None  # (B, 3, H, W) without labels; None: none, as in the warm-up
     place: Tensor | None = None  # (B,) int64, the target images' places in their list
     shots: Tensor | None = None  # (K, 3, H, W) target images with labels, for SSDA
     shot_labels: Tensor | None = None  # (K,) int64
     weight: float = 1.0  # w(t)
     progress: float = 0.0  # steps done / all steps
+    second: Tensor | None = None  # (B, 3, H, W) the target images in another view, where the base model needs it
+    adapting: bool = True  # whether the method has started; what the base model does on its own goes on without it
+    seed: int = 0  # of the run, and
+    number: int = 0  # the step's: what is drawn in a step is drawn from these two
 
 
 class Losses(NamedTuple):
     """The step's loss and its parts; `seen`, detached, and `term` are for the method's memory."""
 
     loss: Tensor
-    source: Tensor
+    source: Tensor | None = None
     seen: Seen | None = None
     term: Term | None = None
+    logged: dict[str, Tensor] = {}  # noqa: RUF012  # a default, never changed; what the base model adds
 
     def parts(self) -> dict[str, Tensor]:
         """What is logged, detached."""
-        parts = {"loss": self.loss, "loss_source": self.source}
+        parts = {"loss": self.loss}
+        if self.source is not None:
+            parts |= {"loss_source": self.source}
         if self.term is not None:
             parts |= {"loss_target": self.term.loss, **self.term.logged}
-        return {name: value.detach() for name, value in parts.items()}
+        return {name: value.detach() for name, value in {**parts, **self.logged}.items()}
 
 
 def widened(logits: Tensor) -> Tensor:
@@ -57,38 +68,68 @@ def widened(logits: Tensor) -> Tensor:
 class Base(nn.Module):
     """A network and a method. A base model implements `forward(step) -> Losses`."""
 
-    def __init__(self, network: Network, method: Method, label_smoothing: float = 0.0, timer: Timer = UNTIMED) -> None:
+    needs: ClassVar[frozenset[Need]] = frozenset()
+
+    def __init__(
+        self,
+        network: Network,
+        method: Method,
+        label_smoothing: float = 0.0,
+        timer: Timer = UNTIMED,
+        config: Any = None,  # the base model's own section
+    ) -> None:
         super().__init__()
-        self.network, self.method = network, method
+        self.network, self.method, self.config = network, method, config
         self.label_smoothing, self.timer = label_smoothing, timer
+
+    def parts(self, step: Step) -> tuple[Step, ...]:
+        """What the optimizer takes a step each for: all at once, or, for a method that asks for it, its term alone."""
+        if step.target is None or "own step" not in self.method.needs:
+            return (step,)
+        alone = step._replace(source=None, labels=None, shots=None, shot_labels=None)
+        return step._replace(target=None, place=None), alone
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(widened(logits), labels, label_smoothing=self.label_smoothing)
 
-    def term(self, features: Tensor, logits: Tensor, step: Step) -> tuple[Seen, Term]:
-        """The method's term of a batch of the target. Its maths is never half-precision."""
+    def see(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Images through the network: features and logits."""
+        with self.timer.phase("forward"):
+            features, logits = self.network(images)
+        return features, logits
+
+    def seen(self, features: Tensor, logits: Tensor, step: Step) -> Seen:
+        """A batch of the target as a method sees it."""
         assert step.place is not None
-        seen = Seen(features, widened(logits), step.place, self.network.classifier, step.progress)
+        return Seen(features, widened(logits), step.place, self.network.classifier, step.progress)
+
+    def term(self, seen: Seen) -> Term:
+        """The method's term of a batch of the target. Its maths is never half-precision."""
+        features = seen.features
         with self.timer.phase("method"), torch.autocast(features.device.type, enabled=False):
             term: Term = self.method(seen)
         if taken := RESERVED & term.logged.keys():
             raise ValueError(f"{type(self.method).__name__} logs {min(taken)!r}, which is a name of the run's own")
-        return seen, term
+        return term
 
-    def without_target(self, supervised: Tensor, source: Tensor) -> Losses:
-        """A step that shows no target: yet every parameter takes part in every backward pass, as
-        DistributedDataParallel expects."""
-        return Losses(supervised + 0 * sum(parameter.sum() for parameter in self.method.parameters()), source)
+    def idle(self) -> Tensor:
+        """0, of the method's parameters, for a step without its term: every parameter takes part in every backward
+        pass, as DistributedDataParallel expects."""
+        return 0 * sum((parameter.sum() for parameter in self.method.parameters()), self.zero())
+
+    def zero(self) -> Tensor:
+        return self.network.classifier.weight.new_zeros(())
 
     @torch.no_grad()
     def again(self, step: Step) -> Seen:
         """The step's target images once more, in evaluation mode."""
-        assert step.target is not None
-        assert step.place is not None
         training = self.network.training
         self.network.eval()
         try:
-            features, logits = self.network(step.target)
+            return self.look_again(step)
         finally:
             self.network.train(training)
-        return Seen(features, widened(logits), step.place, self.network.classifier, step.progress)
+
+    def look_again(self, step: Step) -> Seen:
+        assert step.target is not None
+        return self.seen(*self.see(step.target), step)

@@ -5,27 +5,50 @@ Source and target go through the network in two calls, so that batch-norm statis
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+from torch import Tensor
 
 from fastget.bases.base import Base, Losses, Step
+
+
+class Domain(NamedTuple):
+    """A domain's batch, as the network sees it."""
+
+    features: Tensor  # (B, D)
+    logits: Tensor  # (B, C)
 
 
 class Plain(Base):
     """Eq. (11): cross-entropy of the source, and of SSDA's labelled target images, + w(t) * the method's term."""
 
     def forward(self, step: Step) -> Losses:
-        with self.timer.phase("forward"):
-            _, logits = self.network(step.source)
-        source = self.cross_entropy(logits, step.labels)
-        supervised = source
+        source, target = self.domains(step)
+        supervised, on_source = self.supervised(step, source, target)
+        return self.with_term(step, target, Losses(supervised, on_source))
+
+    def domains(self, step: Step) -> tuple[Domain | None, Domain | None]:
+        """The source, and the target with its labelled images last: they are one domain, in one call."""
+        source = None if step.source is None else Domain(*self.see(step.source))
         images = [part for part in (step.target, step.shots) if part is not None]
-        if images:
-            with self.timer.phase("forward"):  # both kinds of target image in one call: they are one domain
-                features, target_logits = self.network(torch.cat(images) if len(images) > 1 else images[0])
-        if step.shots is not None and step.shot_labels is not None:
-            supervised = source + self.cross_entropy(target_logits[-len(step.shots) :], step.shot_labels)
-        if step.target is None:
-            return self.without_target(supervised, source)
+        target = Domain(*self.see(torch.cat(images) if len(images) > 1 else images[0])) if images else None
+        return source, target
+
+    def supervised(self, step: Step, source: Domain | None, target: Domain | None) -> tuple[Tensor, Tensor | None]:
+        """The cross-entropy of all labelled images, and the source's alone."""
+        if source is None or step.labels is None:
+            return self.zero(), None
+        on_source = self.cross_entropy(source.logits, step.labels)
+        if target is None or step.shots is None or step.shot_labels is None:
+            return on_source, on_source
+        return on_source + self.cross_entropy(target.logits[-len(step.shots) :], step.shot_labels), on_source
+
+    def with_term(self, step: Step, target: Domain | None, losses: Losses) -> Losses:
+        """The losses and the method's term, if it has started."""
+        if step.target is None or target is None or not step.adapting:
+            return losses._replace(loss=losses.loss + self.idle())
         rows = len(step.target)
-        seen, term = self.term(features[:rows], target_logits[:rows], step)
-        return Losses(supervised + step.weight * term.loss, source, seen.detached(), term)
+        seen = self.seen(target.features[:rows], target.logits[:rows], step)
+        term = self.term(seen)
+        return losses._replace(loss=losses.loss + step.weight * term.loss, seen=seen.detached(), term=term)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from fastget import methods
+from fastget import bases, methods
 from fastget.config import describe_type, every_section, fields_of, make_config, parse_pairs
 
 HELP = "train and adapt; with no arguments: the default method on the embedded digits"
@@ -18,6 +18,7 @@ SHORTHANDS = {  # option -> (field, help)
     "--setting": ("data.setting", "protocol: uda (default), pda or ssda"),
     "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
     "--method": ("method.name", f"one of {', '.join(methods.names())}"),
+    "--base": ("method.base", f"the base model: one of {', '.join(bases.names())}"),
     "--seeds": ("train.seeds", "one run for each, e.g. 0,1,2"),
     "--select": (
         "train.select",
@@ -38,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog, parser.formatter_class = _describe_fields(), argparse.RawDescriptionHelpFormatter
     parser.add_argument("--config", metavar="FILE", help="a YAML file of sections, such as a run's own config.yaml")
-    parser.add_argument("--recipe", default="default", help=f"the method's values under a name: {_recipes()}")
-    for option, (field, text) in SHORTHANDS.items():
+    shorthands = {**SHORTHANDS, "--recipe": ("method.recipe", f"the method's values under a name: {_recipes()}")}
+    for option, (field, text) in shorthands.items():
         parser.add_argument(option, dest=field, metavar=option.strip("-").replace("-", "_").upper(), help=text)
     parser.add_argument(
         "--resume", nargs="?", const="auto", dest="train.resume", metavar="auto",
@@ -55,9 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0. ValueError is for wrong usage."""
-    config = make_config(
-        settings_of(args), file=args.config, recipe=args.recipe
-    )  # a mistake is told before torch loads
+    config = make_config(settings_of(args), file=args.config)  # a mistake is told before torch loads
     from fastget.training.train import train
 
     train(config)
@@ -74,6 +73,8 @@ def _describe_fields() -> str:
     """Every field of the configuration: type, default, meaning."""
     lines = ["fields for --set and --config (defaults in brackets; data sets and methods have presets of their own):"]
     for section, kind in every_section().items():
+        if not fields_of(kind):
+            continue
         lines += ["", f"  {section}: {kind.__doc__}"]
         for info in fields_of(kind).values():
             key, value = f"{section}.{info.name}", info.default

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from fastget import methods
+from fastget import bases, methods
 from fastget.common import fields
+from fastget.config.combinations import why_not
 from fastget.config.sections import DataConfig, MethodConfig, NetworkConfig, OptimConfig, TrainConfig
 
 FIXED: dict[str, type[Any]] = {
@@ -22,26 +23,25 @@ FIXED: dict[str, type[Any]] = {
 }
 
 
+METHOD_IDENTITY = ("method.name", "method.base", "method.module", "method.recipe")  # who, not how
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A run. `own` is the section of the chosen method, an instance of its Config; `config.get` reads it by name."""
+    """A run. `own` is the section of the chosen method, an instance of its Config, and `base` that of the base model;
+    `config.get`, `config.cdan` read them by name."""
 
     data: DataConfig = field(default_factory=DataConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
     own: Any = None  # None: the method's defaults
+    base: Any = None  # None: the base model's
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        kind = methods.settings_of(self.method.name)
-        if self.own is None:
-            object.__setattr__(self, "own", kind())
-        if type(self.own) is not kind:
-            raise ValueError(
-                f"method.name={self.method.name} goes with a {kind.__name__}, and own is {self.own!r}: "
-                "give its settings too, or make the configuration anew by make_config"
-            )
+        self._fill("own", "name", methods.settings_of(self.method.name))
+        self._fill("base", "base", bases.settings_of(self.method.base))
         for name, section in self.sections().items():
             fields.check(section, f"{name}.")
         if self.data.crop > self.data.resize:
@@ -51,21 +51,48 @@ class Config:
             )
         if self.optim.nesterov and self.optim.momentum == 0:
             raise ValueError("optim.nesterov needs a momentum above 0: set optim.nesterov=false or optim.momentum=0.9")
+        if reason := why_not(self.method.name, self.method.base, self.data.setting, self.network.head):
+            raise ValueError(reason)
         if len(set(self.train.seeds)) != len(self.train.seeds) or not self.train.seeds:
             raise ValueError(f"train.seeds must be one or more different seeds, got {list(self.train.seeds)}")
+
+    def _fill(self, attribute: str, choice: str, kind: type[Any]) -> None:
+        """A section that belongs to a choice: its defaults, unless it is given."""
+        if getattr(self, attribute) is None:
+            object.__setattr__(self, attribute, kind())
+        given = getattr(self, attribute)
+        if type(given) is not kind:
+            raise ValueError(
+                f"method.{choice}={getattr(self.method, choice)} goes with a {kind.__name__}, and {attribute} is "
+                f"{given!r}: give its settings too, or make the configuration anew by make_config"
+            )
 
     if not TYPE_CHECKING:  # or every misspelt attribute would pass for one of Any
 
         def __getattr__(self, name: str) -> Any:
             method = self.__dict__.get("method")  # not there yet while a copy is being made
-            if method is None or name.startswith("_") or name != method.name.replace("-", "_"):
-                raise AttributeError(f"the configuration has no section {name!r}")
-            return self.own
+            if method is not None and name == method.name.replace("-", "_"):
+                return self.own
+            if method is not None and name == method.base:
+                return self.base
+            raise AttributeError(f"the configuration has no section {name!r}")
 
     def sections(self) -> dict[str, Any]:
-        """Name -> section, the method's own under its name."""
-        found = {name: getattr(self, name) for name in FIXED}
-        return {**found, self.method.name: self.own}
+        """Name -> section, the method's own and the base model's under their names."""
+        found = {name: getattr(self, name) for name in FIXED} | {self.method.name: self.own}
+        return {**found, self.method.base: self.base} if dataclasses.fields(self.base) else found
+
+    @property
+    def title(self) -> str:
+        """The method's name, and the base model's where that is not the plain one."""
+        name, base = self.method.name, self.method.base
+        return name if base == bases.DEFAULT else f"{name} on {base}"
+
+    def of_method(self) -> dict[str, Any]:
+        """The values of method and base model by section.field, for a run's summary."""
+        sections = {"method": self.method, self.method.name: self.own, self.method.base: self.base}
+        found = {f"{name}.{key}": value for name, part in sections.items() for key, value in vars(part).items()}
+        return {key: value for key, value in found.items() if key not in METHOD_IDENTITY}
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain sections, as in config.yaml."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fastget import methods
+from fastget import bases, methods
 from fastget.common.fields import Mismatch, check_range, convert, type_name, types_of
 from fastget.common.text import nearest
 from fastget.config.config import FIXED, Config, fields_of
@@ -24,7 +24,7 @@ def make_config(
     settings: Mapping[str, Any] | None = None,  # {"section.field": value}
     *,
     file: str | Path | None = None,
-    recipe: str = "default",
+    recipe: str | None = None,  # method.recipe
 ) -> Config:
     """The configuration from all layers. Raises ValueError naming the key, what was expected, the nearest right one.
 
@@ -37,19 +37,27 @@ def make_config(
     module = settings.get("method.module", stored.get("method.module"))
     if module:
         settings["method.module"] = methods.import_module(str(module))
+    if recipe is not None:
+        settings["method.recipe"] = recipe
     checked = {**_parse_all(stored, f"{file}: "), **_parse_all(settings)}
+    base = checked.get("method.base", MethodConfig.base)
     for key in settings:
         section = key.split(".")[0]
         if section in methods.names() and section != method:
             raise ValueError(f"{key} is a setting of {section}, and the method is {method}: leave it out")
+        if section in bases.names() and section != base:
+            raise ValueError(
+                f"{key} is a setting of {section}, and the base model is {base}: set method.base={section}"
+            )
     data = checked.get("data.name", DataConfig.name)
-    values = {**PRESETS.get(data, {}), **_preset(method, recipe), **checked}
+    preset = _preset(method, checked.get("method.recipe", MethodConfig.recipe))
+    values = {**PRESETS.get(data, {}), **preset, **checked}
     sections: dict[str, dict[str, Any]] = {name: {} for name in every_section()}
     for key, value in values.items():
         section, name = key.split(".")
         sections[section][name] = value
-    own = methods.settings_of(method)(**sections[method])
-    return Config(**{name: section(**sections[name]) for name, section in FIXED.items()}, own=own)
+    own, of_base = methods.settings_of(method)(**sections[method]), bases.settings_of(base)(**sections[base])
+    return Config(**{name: section(**sections[name]) for name, section in FIXED.items()}, own=own, base=of_base)
 
 
 def _preset(method: str, recipe: str) -> dict[str, Any]:
@@ -82,8 +90,9 @@ def describe_type(key: str) -> str:
 
 
 def every_section() -> dict[str, type[Any]]:
-    """Every section that a setting may name: the fixed ones, and one of each method."""
-    return {**FIXED, **{name: methods.settings_of(name) for name in methods.names()}}
+    """Every section that a setting may name: the fixed ones, and one of each base model and method."""
+    of_bases = {name: bases.settings_of(name) for name in bases.names()}
+    return {**FIXED, **of_bases, **{name: methods.settings_of(name) for name in methods.names()}}
 
 
 def _read_file(file: Path) -> dict[str, Any]:

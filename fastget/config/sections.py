@@ -66,6 +66,10 @@ class NetworkConfig:
     )
     bottleneck_dim: int = opt(256, "feature width D after the bottleneck", ge=1)
     bottleneck_norm: bool = opt(False, "batch-norm after the bottleneck")
+    head: Literal["linear", "cosine"] = opt(
+        "linear", "classifier: linear, or cosine (unit features, no bias), which mme needs"
+    )
+    head_temperature: float = opt(0.05, "cosine head: its logits are divided by this", gt=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +77,12 @@ class MethodConfig:
     """What is optimised."""
 
     name: str = opt(methods.DEFAULT, "the method; each has a section of its own below", choices=methods.names)
-    base: str = opt("plain", "the base model, which owns the step's forward pass", choices=bases.names)
+    base: str = opt(
+        bases.DEFAULT,
+        "the base model, which owns the step's forward pass; with method.name=source-only it is trained alone",
+        choices=bases.names,
+    )
+    recipe: str = opt("default", "the method's values under a name, as --recipe; settings of your own win", free=True)
     module: str | None = opt(
         None, "a module, or a .py file, that registers methods of your own; imported first", free=True
     )

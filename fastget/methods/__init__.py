@@ -39,10 +39,11 @@ _ENTRIES: dict[str, Entry] = {
     "pl": Entry(settings.PL, "fastget.methods.pl:PL"),
     "atdoc-nc": Entry(settings.AtdocNC, "fastget.methods.atdoc_nc:AtdocNC"),
     "atdoc-na": Entry(settings.AtdocNA, "fastget.methods.atdoc_na:AtdocNA"),
+    "mme": Entry(settings.MME, "fastget.methods.mme:MME"),
 }
 DEFAULT = "get"
 _OWN = frozenset(_ENTRIES)  # a user's method takes none of these names
-_TAKEN = ("data", "network", "method", "optim", "train")  # the other sections of a configuration
+_TAKEN = ("data", "network", "method", "optim", "train", "plain", "cdan", "mixmatch")  # the other sections
 
 
 def names() -> tuple[str, ...]:
@@ -80,6 +81,11 @@ def register(name: str, method: type[Method]) -> None:
         raise ValueError(f"a method's name is made of small letters, digits, - and _, got {name!r}")
     own: Any = getattr(method, "Config", None)
     _check_settings(own, f"{method.__name__}.Config")
+    if (method.labels is not Method.labels) != ("labels" in own.gives):
+        raise ValueError(
+            f"{method.__name__} has {'no ' if 'labels' in own.gives else ''}labels(seen): a method that has it, and no "
+            'other, says so in its Config: gives = frozenset({"term", "labels"})'
+        )
     _ENTRIES[name] = Entry(own, method)
 
 

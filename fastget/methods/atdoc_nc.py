@@ -51,8 +51,10 @@ class AtdocNC(Method):
         self.register_buffer("memory", F.normalize(torch.rand(task.num_classes, task.feature_dim), dim=1))
 
     def forward(self, seen: Seen) -> Term:
-        labels = nearest_centroid_labels(seen.features.detach().to(self.memory.dtype), self.memory)
-        return Term(global_mean(F.cross_entropy(seen.logits, labels, reduction="none")))
+        return Term(global_mean(F.cross_entropy(seen.logits, self.labels(seen), reduction="none")))
+
+    def labels(self, seen: Seen) -> Tensor:
+        return nearest_centroid_labels(seen.features.detach().to(self.memory.dtype), self.memory)
 
     @torch.no_grad()
     def after_step(self, seen: Seen, term: Term, skip: Tensor | None, again: Callable[[], Seen]) -> None:

@@ -22,7 +22,8 @@ __all__ = ["Method", "Need", "Seen", "Settings", "Task", "Term", "Whole", "opt"]
 
 Need = Literal[
     "target",  # batches of target images; without it the method never sees one
-    "warm-up",  # steps on the source alone before it starts: train.warmup_steps is 30 % of all unless it is set
+    "warm-up",  # steps before it starts: train.warmup_steps is 30 % of all unless it is set
+    "own step",  # its term has an optimizer's step of its own, after that of the labelled images
 ]
 
 
@@ -43,7 +44,7 @@ class Seen:
     features: Tensor  # (B, D), after the bottleneck
     logits: Tensor  # (B, C)
     index: Tensor  # (B,) int64, each image's place in the target's list, on the device
-    classifier: nn.Linear  # W (C, D) and b (C,)
+    classifier: nn.Linear  # W (C, D), and b (C,) unless it is a cosine head
     progress: float  # steps done / all steps
 
     def detached(self) -> Seen:
@@ -89,6 +90,11 @@ class Method(nn.Module):
     def forward(self, seen: Seen) -> Term:
         """The target's term. What is not to carry a gradient is detached in it."""
         raise NotImplementedError  # the one part of a method that is not optional: register() looks for it
+
+    def labels(self, seen: Seen) -> Tensor:
+        """(B,) int64 hard labels of the target's images, -1 where there is none yet: for a base model that trains on
+        labels. A method that has it says so in its Config: gives = frozenset({"term", "labels"})."""
+        raise NotImplementedError  # such a base model is refused for a method without it, before anything is loaded
 
     def start(self, whole: Whole) -> None:
         """Once, after the warm-up, before the first batch of the target."""

@@ -52,3 +52,7 @@ class PL(Method):
 
     def forward(self, seen: Seen) -> Term:
         return Term(pl(seen.logits))
+
+    def labels(self, seen: Seen) -> Tensor:
+        """As ATDOC's PL inside MixMatch: the classifier's argmax, without the sharpening."""
+        return seen.logits.argmax(1)

@@ -15,6 +15,11 @@ from fastget.common.choices import Backend
 from fastget.common.fields import opt
 
 Presets = Mapping[str, Mapping[str, Any]]
+Part = Literal[
+    "term",  # a term of the loss
+    "labels",  # hard labels of the target's images, for a base model that trains on labels
+    "own step",  # a term with an optimizer's step of its own
+]
 BNMNorm = Literal["atdoc", "paper", "mean"]
 LINEAR = {"method.ramp": "linear"}  # ATDOC's schedule, iteration / iterations
 
@@ -24,6 +29,8 @@ class Settings:
 
     title: ClassVar[str] = ""  # what people call the method, where that is not its name
     presets: ClassVar[Presets] = {"default": {}}
+    gives: ClassVar[frozenset[Part]] = frozenset({"term"})  # to a base model, which takes what it can use
+    runs_in: ClassVar[tuple[str, ...]] = ("uda", "pda", "ssda")  # values of data.setting
 
     def __post_init__(self) -> None:
         fields.check(self)
@@ -31,7 +38,9 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOnly(Settings):
-    """The baseline: the source alone."""
+    """No term: on the plain base model the baseline, on another one that model alone."""
+
+    gives: ClassVar[frozenset[Part]] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +48,7 @@ class Get(Settings):
     """GeT's own values; the paper's are the recipe `paper`."""
 
     title: ClassVar[str] = "GeT"
+    gives: ClassVar[frozenset[Part]] = frozenset({"term", "labels"})
     presets: ClassVar[Presets] = {
         "default": {},  # METHOD.md's values that work
         "paper": {  # what the paper prints
@@ -111,6 +121,7 @@ class PL(Settings):
 
     title: ClassVar[str] = "PL"
     presets: ClassVar[Presets] = {"default": LINEAR}
+    gives: ClassVar[frozenset[Part]] = frozenset({"term", "labels"})
 
 
 SECOND_LOOK = "fill the memory from a second, eval-mode pass as the authors do; off: from the step's own features"
@@ -121,6 +132,7 @@ class AtdocNC(Settings):
     """ATDOC with nearest centroids (Liang et al., 2021): labels from a memory of one centroid a class."""
 
     title: ClassVar[str] = "ATDOC-NC"
+    gives: ClassVar[frozenset[Part]] = frozenset({"term", "labels"})
     presets: ClassVar[Presets] = {"default": {"method.weight": 0.1, **LINEAR}}
 
     step: float = opt(0.1, "of the centroids towards the batch's means", gt=0, le=1)
@@ -132,7 +144,25 @@ class AtdocNA(Settings):
     """ATDOC with neighbourhood aggregation (Liang et al., 2021): labels from a memory of every target image."""
 
     title: ClassVar[str] = "ATDOC-NA"
+    gives: ClassVar[frozenset[Part]] = frozenset({"term", "labels"})
     presets: ClassVar[Presets] = {"default": {"method.weight": 0.2, **LINEAR}}
 
     neighbours: int = opt(5, "nearest images in the memory that vote, the image itself left out", ge=1)
     second_look: bool = opt(False, SECOND_LOOK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MME(Settings):
+    """Minimax entropy for ssda (Saito et al., 2019): a cosine head, and an optimizer's step of its own."""
+
+    title: ClassVar[str] = "MME"
+    presets: ClassVar[Presets] = {
+        "default": {
+            "method.weight": 0.1,
+            "network.head": "cosine",
+            "optim.label_smoothing": 0.0,
+            "optim.weight_decay": 5e-4,
+        }
+    }
+    gives: ClassVar[frozenset[Part]] = frozenset({"own step"})
+    runs_in: ClassVar[tuple[str, ...]] = ("ssda",)

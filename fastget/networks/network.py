@@ -1,4 +1,4 @@
-"""The network g(phi(x)): a torchvision backbone with its head removed, a bottleneck, a linear classifier.
+"""The network g(phi(x)): a torchvision backbone with its head removed, a bottleneck, a classifier.
 
 Shapes: B images, D feature width, C classes.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastget.config import NetworkConfig
@@ -14,19 +16,42 @@ from fastget.networks.backbones import load_backbone_weights, torchvision_backbo
 from fastget.networks.small import SmallResNet
 
 
+class CosineHead(nn.Linear):
+    """W f / |f| / temperature, W free in length and without a bias: MME's classifier."""
+
+    def __init__(self, feature_dim: int, num_classes: int, temperature: float) -> None:
+        super().__init__(feature_dim, num_classes, bias=False)
+        self.temperature = temperature
+
+    def forward(self, features: Tensor) -> Tensor:
+        wide = features.to(torch.promote_types(features.dtype, torch.float32))
+        return super().forward(F.normalize(wide, dim=1)) / self.temperature
+
+
 class Network(nn.Module):
     """Backbone -> bottleneck -> features (B, D) -> classifier -> logits (B, C)."""
 
-    def __init__(self, backbone: nn.Module, backbone_dim: int, num_classes: int, feature_dim: int, norm: bool) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        backbone_dim: int,
+        num_classes: int,
+        feature_dim: int,
+        norm: bool,
+        cosine: float | None = None,  # the temperature of a cosine head; None: a linear one
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         layers: list[nn.Module] = [nn.Linear(backbone_dim, feature_dim)]
         if norm:
             layers.append(nn.BatchNorm1d(feature_dim))
         self.bottleneck = nn.Sequential(*layers)
-        self.classifier = nn.Linear(feature_dim, num_classes)
+        self.classifier = (
+            nn.Linear(feature_dim, num_classes) if cosine is None else CosineHead(feature_dim, num_classes, cosine)
+        )
         nn.init.xavier_normal_(self.classifier.weight)
-        nn.init.zeros_(self.classifier.bias)
+        if cosine is None:
+            nn.init.zeros_(self.classifier.bias)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) -> features (B, D), logits (B, C)."""
@@ -46,4 +71,5 @@ def build_network(config: NetworkConfig, num_classes: int, side: int = 224) -> N
         backbone, dim = torchvision_backbone(config.name, imagenet=config.weights == "imagenet")
     if config.weights not in ("imagenet", "none"):
         load_backbone_weights(backbone, Path(config.weights))
-    return Network(backbone, dim, num_classes, config.bottleneck_dim, config.bottleneck_norm)
+    cosine = config.head_temperature if config.head == "cosine" else None
+    return Network(backbone, dim, num_classes, config.bottleneck_dim, config.bottleneck_norm, cosine)

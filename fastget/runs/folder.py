@@ -109,7 +109,7 @@ def choose_folder(config: Config) -> Path:
         return folder
     data = config.data
     stem = "-".join(Path(str(part)).stem for part in (data.name, data.source, data.target) if part)
-    base = Path("runs") / f"{stem}-{config.method.name}"
+    base = Path("runs") / f"{stem}-{config.title.replace(' on ', '-')}"
     return newest_folder(base) if config.train.resume == "auto" else new_folder(base)
 
 

@@ -23,6 +23,8 @@ class Summary(Mapping[str, Any]):
 
     method: str
     base: str = "plain"
+    recipe: str = "default"  # the name of the method's values, and
+    settings: dict[str, Any] = field(default_factory=dict)  # what they were: method.weight, the method's own ...
     data: str
     setting: str
     source: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fastget.bases import base_of
-from fastget.bases.base import Base
+from fastget.bases.base import Base, Need
 from fastget.common.ranks import Ranks
 from fastget.common.timing import Timer
 from fastget.config import Config
@@ -34,7 +34,7 @@ def build_model(config: Config, domains: Domains, device: torch.device, ranks: R
     network = build_network(config.network, num_classes, config.data.crop)
     task = Task(num_classes, config.network.bottleneck_dim, len(domains.target))
     method = method_of(config.method.name)(config.own, task)
-    model = base_of(config.method.base)(network, method, config.optim.label_smoothing, timer)
+    model = base_of(config.method.base)(network, method, config.optim.label_smoothing, timer, config.base)
     if config.train.sync_batchnorm and ranks.world > 1:
         if device.type != "cuda":
             raise ValueError("train.sync_batchnorm needs CUDA devices: torch cannot synchronise batch-norm on CPUs")
@@ -66,7 +66,16 @@ def distributed(model: Base, device: torch.device, ranks: Ranks) -> nn.Module:
 class Loaders:
     """The streams of a run: what it trains on, and what it is evaluated on."""
 
-    def __init__(self, config: Config, seed: int, domains: Domains, device: torch.device, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        config: Config,
+        seed: int,
+        domains: Domains,
+        device: torch.device,
+        ranks: Ranks,
+        needs: frozenset[Need] = frozenset(),  # of the base model
+    ) -> None:
+        self._views: Literal[1, 2] = 2 if "second view" in needs else 1
         self._config, self._seed, self._domains, self._device, self._ranks = config, seed, domains, device, ranks
         batch = config.train.batch_size
         labelled = 0 if domains.labelled_target is None else max(1, batch // 3)  # 36 = 24 + 12, as in the paper
@@ -94,6 +103,7 @@ class Loaders:
             flip=data.flip,
             rank=ranks.rank,
             world=ranks.world,
+            views=self._views if role == "target" else 1,
         )
         return self._loader(role, sampler)
 

@@ -65,7 +65,7 @@ class Engine:
         self.optimizer = optimizer_of(self.model, config, device)
         self.step_model = distributed(self.model, device, self.ranks)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
-        self.loaders = Loaders(config, seed, domains, device, self.ranks)
+        self.loaders = Loaders(config, seed, domains, device, self.ranks, self.model.needs)
         self.plan = make_plan(config.train, type(self.method), self.loaders.epoch_steps)
         self.step = 0  # steps done
         self.started = False  # whether the method has: its first batch of the target was shown
@@ -79,6 +79,7 @@ class Engine:
         """The batches of each step from the current one on."""
         plan, loaders = self.plan, self.loaders
         first = plan.warmup_steps if "target" in self.method.needs else plan.max_steps
+        first = 0 if "target" in self.model.needs else first
         source = loaders.source.batches(self.step)
         target = loaders.target.batches(max(self.step, first)) if first < plan.max_steps else None
         shots = loaders.shots.batches(self.step) if loaders.shots is not None else None
@@ -96,26 +97,29 @@ class Engine:
 
     def train_step(self, batches: Batches) -> None:
         """The forward pass and the method's term, backward, the optimizer, then the method's memory."""
-        if batches.target is not None:
+        step = self._step(batches)
+        if step.adapting:
             self._start_method()
         set_lr(self.optimizer, self.step, self.plan.max_steps)
-        step = self._step(batches)
-        with self._autocast():
-            losses: Losses = self.step_model(step)
-        with self.timer.phase("backward"):
-            self.optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(self.scaler.scale(losses.loss))
-        with self.timer.phase("optimizer"):
-            overflow = self._optimizer_step()
+        for part in self.model.parts(step):
+            with self._autocast():
+                losses: Losses = self.step_model(part)
+            with self.timer.phase("backward"):
+                self.optimizer.zero_grad(set_to_none=True)
+                torch.autograd.backward(self.scaler.scale(losses.loss))
+            with self.timer.phase("optimizer"):
+                overflow = self._optimizer_step()
+            self._accumulate(losses)
         if losses.seen is not None and losses.term is not None:
             with self.timer.phase("memory"):
                 self.method.after_step(losses.seen, losses.term, overflow, lambda: self._again(step))
-        self._accumulate(losses)
+        self.counted += 1
         self.step += 1
 
     def _step(self, batches: Batches) -> Step:
         source, target, shots = batches
         progress = self.plan.progress(self.step)
+        started = "target" in self.method.needs and self.step >= self.plan.warmup_steps
         return Step(
             source.images,
             source.labels,
@@ -125,6 +129,10 @@ class Engine:
             None if shots is None else shots.labels,
             weight(self.config.method, progress),
             progress,
+            None if target is None else target.second,
+            started,
+            self.seed,
+            self.step,
         )
 
     def _start_method(self) -> None:
@@ -164,7 +172,6 @@ class Engine:
     def _accumulate(self, losses: Losses) -> None:
         for name, value in losses.parts().items():
             self.totals[name] = self.totals[name] + value if name in self.totals else value
-        self.counted += 1
 
     def read_means(self) -> dict[str, float]:
         """The mean losses since the last call, over all ranks. Waits for the device."""

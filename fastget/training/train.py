@@ -111,7 +111,7 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int
         return done, None
     profile = Profile(job.folder / "trace.json", job.device) if config.train.profile else None
     engine = Engine(config, job.seed, job.domains, job.device, ranks, profile or UNTIMED)
-    with Display(f"{config.method.name}, seed {job.seed}", engine.plan.max_steps, console, quiet) as display:
+    with Display(f"{config.title}, seed {job.seed}", engine.plan.max_steps, console, quiet) as display:
         state = run.checkpoints.restore(engine.load, display.warn) if resume else None
         if state is not None:
             console.print(f"going on from step {engine.step} of {job.folder}", highlight=False, markup=False)
@@ -166,6 +166,8 @@ def summarise(engine: Engine, final: Evaluation, bad: list[dict[str, Any]]) -> S
     return SeedSummary(
         method=config.method.name,
         base=config.method.base,
+        recipe=config.method.recipe,
+        settings=config.of_method(),
         data=config.data.name,
         setting=config.data.setting,
         source=domains.source.name,

@@ -55,6 +55,8 @@ def features_of(model: Plain, x: Tensor) -> Tensor:
 def test_the_loss_is_its_parts(model: Plain) -> None:
     given = step()
     losses: Losses = model(given)
+    assert given.source is not None
+    assert given.labels is not None
     f_s, f_t = features_of(model, given.source), features_of(model, images(5, 2))
     source = F.cross_entropy(model.network.classifier(f_s), given.labels, label_smoothing=0.1)
     term = 2 * f_t.square().sum() / 2
@@ -85,6 +87,7 @@ def test_shots_go_with_the_target_and_are_supervised(model: Plain) -> None:
     assert calls == [4, 7]  # one domain, one call
     f = features_of(model, torch.cat([images(5, 2), shots]))
     supervised = F.cross_entropy(model.network.classifier(f[5:]), labels, label_smoothing=0.1)
+    assert losses.source is not None
     torch.testing.assert_close(losses.loss, losses.source + supervised + 0.5 * f[:5].square().sum())
     assert isinstance(model.method, Pull)
     assert len(model.method.seen[0].features) == 5  # the method sees the unlabelled ones alone

@@ -40,6 +40,9 @@ class GetMethod(Method):
         parts |= {"structure_g": out.structure_g, "structure_f": out.structure_f}
         return Term(out.loss, parts, out)
 
+    def labels(self, seen: Seen) -> Tensor:
+        return self.get.labels(seen.features)
+
     def after_step(self, seen: Seen, term: Term, skip: Tensor | None, again: Callable[[], Seen]) -> None:
         self.get.update(seen.features, term.kept, skip=skip)
 

@@ -184,6 +184,16 @@ class GeT(nn.Module):
         return Output(loss.loss, loss.loss_g, loss.loss_f, e.y_M, loss.structure_g, loss.structure_f, e)
 
     @torch.no_grad()
+    def labels(self, features: Tensor) -> Tensor:
+        """(B,) int64 y_M, the generative classifier's labels as in Eq. (4), of any features (B, D)."""
+        self._check_features(features, finite=self._look(features))
+        self._check_started()
+        ops = choose_backend(self.backend, features.device)
+        pi = ops.shrink_prior(self.pi) if self.prior_shrinkage else self.pi
+        with torch.autocast(features.device.type, enabled=False):
+            return reference.first_argmax(ops.posterior(features, self.mu, pi.log(), self.tau))
+
+    @torch.no_grad()
     def update(
         self,
         features: Tensor,  # (B, D), the same as in the forward call, detached

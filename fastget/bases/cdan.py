@@ -1,0 +1,86 @@
+"""CDAN+E as a base model (Long et al., NeurIPS 2018), as ATDOC runs it: features that no discriminator can tell apart.
+
+The discriminator sees f x p, the outer product of features and predictions, through a reversal of gradients whose
+factor g(t) grows from 0 to 1. The predictions in the product are constants; those in the entropy weights are not, and
+their gradient is reversed as well.
+
+Shapes: B source and B' target images (SSDA's labelled ones among them), C classes, D feature width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fastget.bases.base import Losses, Need, Step, widened
+from fastget.bases.plain import Plain
+from fastget.bases.settings import CDAN as Settings
+from fastget.methods.cdan import cdan_entropy
+from fastget.methods.reversal import reversed_gradient
+
+
+class CDAN(Plain):
+    """Cross-entropy of the source + cdan.weight * the domains' term + w(t) * the method's."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"target"})
+    config: Settings
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        classifier = self.network.classifier
+        self.map = JointMap(classifier.in_features, classifier.out_features, self.config.random_dim)
+        self.discriminator = nn.Sequential(
+            nn.Linear(self.map.width, self.config.hidden), nn.ReLU(), nn.Linear(self.config.hidden, 1)
+        )
+        for layer in self.discriminator:
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_normal_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, step: Step) -> Losses:
+        source, target = self.domains(step)
+        assert source is not None
+        assert target is not None
+        supervised, on_source = self.supervised(step, source, target)
+        with self.timer.phase("base model"):
+            domain = self.domain_loss(source.features, widened(source.logits), target.features, widened(target.logits),
+                                      reversal(step.progress))  # fmt: skip
+        losses = Losses(supervised + self.config.weight * domain, on_source, logged={"loss_domain": domain})
+        return self.with_term(step, target, losses)
+
+    def domain_loss(self, f_s: Tensor, z_s: Tensor, f: Tensor, z: Tensor, factor: float) -> Tensor:
+        """The discriminator's loss; what reaches features and logits is reversed."""
+        f = reversed_gradient(torch.cat([f_s, f]), factor)
+        p = torch.softmax(torch.cat([z_s, z]).detach(), 1)
+        d_logits = widened(self.discriminator(self.map(f, p.to(f.dtype))))
+        with torch.autocast(f.device.type, enabled=False):
+            return cdan_entropy(d_logits, reversed_gradient(z_s, factor), reversed_gradient(z, factor))
+
+
+class JointMap(nn.Module):
+    """Features and predictions as one vector: all C * D products, or a random projection of them."""
+
+    of_features: Tensor
+    of_classes: Tensor
+
+    def __init__(self, features: int, classes: int, random_dim: int | None) -> None:
+        super().__init__()
+        self.width = random_dim or features * classes
+        self.random = random_dim is not None
+        if self.random:
+            self.register_buffer("of_features", torch.randn(features, self.width))
+            self.register_buffer("of_classes", torch.randn(classes, self.width))
+
+    def forward(self, f: Tensor, p: Tensor) -> Tensor:
+        """(B, D), (B, C) -> (B, width)."""
+        if self.random:
+            return (f @ self.of_features.to(f.dtype)) * (p @ self.of_classes.to(p.dtype)) / math.sqrt(self.width)
+        return (p[:, :, None] * f[:, None, :]).flatten(1)
+
+
+def reversal(progress: float) -> float:
+    """g(t) = 2 / (1 + exp(-10 t / T)) - 1."""
+    return 2 / (1 + math.exp(-10 * progress)) - 1

@@ -1,0 +1,117 @@
+"""MixMatch as a base model (Berthelot et al., NeurIPS 2019), as ATDOC runs it on two domains.
+
+Two views of each target image get one guessed label; labelled and guessed images are mixed with one another, and the
+network learns the mixed labels of the mixed images: by cross-entropy where the first of the pair was labelled, by
+squared error where it was guessed. A method with labels replaces the guess by its own, half for each view.
+
+Where this differs from ATDOC's code: all mixed images go through the network in one call (there in three interleaved
+parts, which also hold all kinds), and SSDA's labelled target images count as labelled (there they get the squared
+error). What is drawn in a step depends on the run's seed and the step alone, and the batch is the global one: any
+number of ranks mixes the same pairs.
+
+Shapes: B images a domain, K labelled target images, C classes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastget.bases.base import Base, Losses, Need, Step, widened
+from fastget.bases.settings import MixMatch as Settings
+from fastget.common.ranks import global_rows, rank
+from fastget.methods.base import Seen, Term
+from fastget.methods.mixmatch import mixmatch_guess
+
+
+class MixMatch(Base):
+    """Cross-entropy of the labelled part + mixmatch.weight * t / T * squared error of the guessed part."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"target", "second view"})
+    config: Settings
+
+    def forward(self, step: Step) -> Losses:
+        assert step.source is not None
+        assert step.labels is not None
+        assert step.target is not None
+        assert step.second is not None
+        views = self.views(step)
+        guess, kept = self.guess(step, *views)
+        images, labels = [step.source], [self.one_hot(step.labels)]
+        if step.shots is not None and step.shot_labels is not None:
+            images, labels = [*images, step.shots], [*labels, self.one_hot(step.shot_labels)]
+        labelled = sum(map(len, images))
+        x, y = self.mix(step, [*images, step.target, step.second], [*labels, guess, guess])
+        _, logits = self.see(x)
+        log_p = torch.log_softmax(widened(logits), 1)
+        source = -(y[:labelled] * log_p[:labelled]).sum(1).mean()
+        squared = (log_p[labelled:].exp() - y[labelled:]).square().mean()
+        loss = source + self.config.weight * step.progress * squared + self.idle()
+        if kept is None:
+            return Losses(loss, source, logged={"loss_target": squared})
+        seen, term = kept
+        return Losses(loss, source, seen, Term(squared, kept=term.kept))
+
+    @torch.no_grad()
+    def views(self, step: Step) -> tuple[Seen, Seen]:
+        """The two views, in the network's own mode: in training batch statistics count, and are counted."""
+        assert step.target is not None
+        assert step.second is not None
+        first, second = (self.seen(*self.see(view), step) for view in (step.target, step.second))
+        return first, second
+
+    @torch.no_grad()
+    def guess(self, step: Step, first: Seen, second: Seen) -> tuple[Tensor, tuple[Seen, Term] | None]:
+        """(B, C) the labels of the target's images, the method's once it has started; then also what its memory is to
+        learn from: both views as one."""
+        with self.timer.phase("method"), torch.autocast(first.features.device.type, enabled=False):
+            guess = mixmatch_guess(first.logits, second.logits, self.config.temperature)
+            if not step.adapting:
+                return guess, None
+            labels = [self.method.labels(view) for view in (first, second)]
+            own = (self.one_hot(labels[0]) + self.one_hot(labels[1])) / 2
+            known = (labels[0] >= 0) & (labels[1] >= 0)  # a memory may have none yet: the guess stands
+        both = mean_of(first, second)
+        return torch.where(known[:, None], own.to(guess.dtype), guess), (both, self.term(both))
+
+    def mix(self, step: Step, images: list[Tensor], labels: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Each row of this rank with the row of the global batch that the step's permutation gives it."""
+        pooled = [global_rows(part) for part in images], [global_rows(part) for part in labels]
+        counts = [len(part) for part in pooled[0]]
+        share, order = draw(step, sum(counts), self.config.alpha)
+        mine = np.concatenate(
+            [start + rank() * len(part) + np.arange(len(part))
+             for start, part in zip(np.cumsum([0, *counts[:-1]]), images, strict=True)]
+        )  # fmt: skip
+        partner = torch.from_numpy(order[mine]).to(images[0].device, non_blocking=True)
+        x, y = (share * torch.cat(own) + (1 - share) * torch.cat(every)[partner]
+                for own, every in zip((images, labels), pooled, strict=True))  # fmt: skip
+        return x, y
+
+    def one_hot(self, labels: Tensor) -> Tensor:
+        """(B,) -> (B, C); a label of -1 is a row of zeros."""
+        classes = torch.arange(self.network.classifier.out_features, device=labels.device)
+        return (labels[:, None] == classes).to(self.network.classifier.weight.dtype)
+
+    def look_again(self, step: Step) -> Seen:
+        return mean_of(*self.views(step))
+
+
+def mean_of(first: Seen, second: Seen) -> Seen:
+    """Two views as one: mean features, and the logarithm of the mean probabilities as logits."""
+    log_p = torch.logaddexp(torch.log_softmax(first.logits, 1), torch.log_softmax(second.logits, 1))
+    return Seen((first.features + second.features) / 2, log_p, first.index, first.classifier, first.progress)
+
+
+def draw(step: Step, rows: int, alpha: float) -> tuple[float, NDArray[np.int64]]:
+    """The share of a row itself in its mixture, at least a half, and a permutation of all rows."""
+    key = np.array([step.seed, zlib.crc32(b"mixmatch")], dtype=np.uint64)
+    philox = np.random.Philox(key=key, counter=np.array([0, 0, step.number, 0], dtype=np.uint64))
+    order = np.argsort(philox.random_raw(rows), kind="stable")
+    share = float(np.random.Generator(philox).beta(alpha, alpha))
+    return max(share, 1 - share), order

@@ -1,0 +1,38 @@
+"""Which method goes with which base model, setting and head: asked before anything is loaded."""
+
+from __future__ import annotations
+
+from fastget import bases, methods
+
+HEADS = {"own step": "cosine"}  # a method that gives this needs that head
+
+
+def why_not(method: str, base: str, setting: str, head: str) -> str | None:
+    """Why they do not go together, and what does; None if they do."""
+    of_method, of_base = methods.settings_of(method), bases.settings_of(base)
+    if of_method.gives and not of_method.gives & of_base.uses:
+        fitting = [name for name in bases.names() if of_method.gives & bases.settings_of(name).uses]
+        takes, gives = (" or ".join(sorted(parts)) for parts in (of_base.uses, of_method.gives))
+        return (
+            f"method.name={method} does not go with method.base={base}, which takes {WORDS[takes]} from a method, and "
+            f"{method} gives {WORDS[gives]}: choose method.base={' or '.join(fitting)}"
+        )
+    if setting not in of_method.runs_in:
+        needed = " or ".join(of_method.runs_in)
+        return (
+            f"method.name={method} is made for data.setting={needed}, got {setting}: without labelled target images "
+            f"its second step has nothing to hold against. Use --setting {needed}, or another method"
+        )
+    for part, needed in HEADS.items():
+        if part in of_method.gives and head != needed:
+            return f"method.name={method} needs network.head={needed}, which its recipe sets, got {head}: leave it out"
+    return None
+
+
+WORDS = {
+    "term": "a term of the loss",
+    "labels": "labels of the target images",
+    "labels or term": "a term of the loss, or labels of the target images",
+    "own step": "a term with an optimizer's step of its own",
+    "own step or term": "a term of the loss, with the optimizer's step or one of its own",
+}
