@@ -13,8 +13,6 @@ from fastget.common.ranks import global_sum
 from fastget.methods import settings
 from fastget.methods.base import Method, Seen, Term
 
-FLOOR = 1e-12  # of a column's mass, and of the sum of weights
-
 
 def pl(z: Tensor) -> Tensor:
     """sum_b w_b CE(z_b, argmax q_b) / sum_b w_b, w_b = max q_b, q = sharpen_by_column(softmax(z)) a constant, z (B, C).
@@ -35,13 +33,20 @@ def weighted_cross_entropy(
     global one."""
     labels, weights = labels.detach(), weights.detach()
     each = F.cross_entropy(z, labels.clamp_min(0), reduction="none")
-    return global_sum((weights * each).sum()) / global_sum(weights.sum()).clamp_min(FLOOR)
+    return global_sum((weights * each).sum()) / _not_zero(global_sum(weights.sum()))
 
 
 def sharpen_by_column(p: Tensor) -> Tensor:
-    """(B, C) q_bc = p_bc^2 / sum_b' p_b'c^2 over the global batch. Its rows do not sum to 1."""
+    """(B, C) q_bc = p_bc^2 / sum_b' p_b'c^2 over the global batch, 0 where the column's squares underflow. Its rows do
+    not sum to 1."""
     squared = p.square()
-    return squared / global_sum(squared.sum(0)).clamp_min(FLOOR)
+    return squared / _not_zero(global_sum(squared.sum(0)))
+
+
+def _not_zero(total: Tensor) -> Tensor:
+    """0 / total is 0 where nothing was summed. No larger floor: a class may be ever so rare, and its column still sums
+    to 1."""
+    return total.clamp_min(torch.finfo(total.dtype).tiny)
 
 
 class PL(Method):

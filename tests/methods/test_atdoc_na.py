@@ -1,114 +1,17 @@
-"""ATDOC-NA against a plain computation of METHODS' formulas, written here with loops in float64."""
+"""ATDOC-NA's steps against a plain memory, in lists of float64. (Its formulas are in test_memories.py.)"""
 
-import math
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from fastget.methods import atdoc_na
-from fastget.methods.atdoc_na import AtdocNA, neighbour_labels
+from fastget.methods.atdoc_na import AtdocNA
 from fastget.methods.base import Seen, Task
-from fastget.methods.pl import sharpen_by_column, weighted_cross_entropy
+from fastget.methods.pl import sharpen_by_column
+from tests.methods import plain
+from tests.methods.plain import assert_equal, random
 
 C, D, N = 4, 6, 30
-Rows = list[list[float]]
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def softmax(row: list[float]) -> list[float]:
-    e = [math.exp(x - max(row)) for x in row]
-    return [x / sum(e) for x in e]
-
-
-def plain_vote(f: list[float], own: int, memory_f: Rows, memory_q: Rows, k: int) -> list[float] | None:
-    """The mean of Q over the k largest inner products, the image itself and rows never filled left out."""
-    near = [
-        (sum(a * b for a, b in zip(f, row, strict=True)), j) for j, row in enumerate(memory_f) if j != own and any(row)
-    ]
-    best = [j for _, j in sorted(near, reverse=True)[:k]]
-    return [sum(memory_q[j][c] for j in best) / len(best) for c in range(len(memory_q[0]))] if best else None
-
-
-def plain_loss(z: Rows, votes: list[list[float] | None]) -> float:
-    total, weights = 0.0, 0.0
-    for row, vote in zip(z, votes, strict=True):
-        if vote is not None:
-            w = max(vote)
-            total += w * -math.log(softmax(row)[vote.index(w)])
-            weights += w
-    return total / weights if weights else 0.0
-
-
-def memory(seed: int = 3) -> tuple[Tensor, Tensor]:
-    f = torch.nn.functional.normalize(random(N, D, seed=seed), dim=1)
-    return f, torch.softmax(random(N, C, seed=seed + 1), 1) * (1 + torch.arange(N)[:, None] / N)
-
-
-@pytest.mark.parametrize("k", [1, 5, N - 1, 3 * N])
-@pytest.mark.parametrize("chunk", [7, 65_536])
-def test_labels_and_weights(k: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atdoc_na, "CHUNK", chunk)
-    memory_f, memory_q = memory()
-    f, index = random(9, D, seed=1), torch.arange(9) * 3
-    labels, weights = neighbour_labels(f, index, memory_f, memory_q, k)
-    for b in range(9):
-        vote = plain_vote(f[b].tolist(), 3 * b, memory_f.tolist(), memory_q.tolist(), k)
-        assert vote is not None
-        assert int(labels[b]) == vote.index(max(vote))
-        assert float(weights[b]) == pytest.approx(max(vote), abs=1e-12)
-
-
-def test_its_own_row_never_votes() -> None:
-    memory_f, memory_q = torch.eye(3, 3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
-    labels, _ = neighbour_labels(memory_f[:1] + 0.1 * memory_f[1:2], torch.tensor([0]), memory_f, memory_q, 1)
-    assert labels.tolist() == [1]
-
-
-@pytest.mark.parametrize("filled", [0, 1, 2])
-def test_rows_never_filled_do_not_vote(filled: int) -> None:
-    """In the public code they vote for class 0."""
-    memory_f, memory_q = (t.clone() for t in memory())
-    memory_f[filled:] = 0
-    memory_q[filled:] = 1 / C
-    memory_q[:filled] = torch.tensor([0.0, 0, 0, 0.7])
-    labels, weights = neighbour_labels(random(5, D), torch.full((5,), N - 1), memory_f, memory_q, 5)
-    assert labels.tolist() == [3 if filled else -1] * 5
-    assert weights.tolist() == pytest.approx([0.7 if filled else 0.0] * 5)
-    z = random(5, C).requires_grad_()
-    loss = weighted_cross_entropy(z, labels, weights)
-    loss.backward()
-    assert torch.isfinite(loss)
-    assert z.grad is not None
-    assert bool(z.grad.any()) == bool(filled)
-
-
-def test_weighted_cross_entropy_and_its_gradient() -> None:
-    z, labels = random(7, C).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 0, 1])
-    weights = torch.tensor([0.5, 0, 1.5, 0.2, 0.3, 0.9, 0.1], dtype=torch.float64, requires_grad=True)
-    loss = weighted_cross_entropy(z, labels, weights)
-    each = [-math.log(softmax(row)[y]) for row, y in zip(z.tolist(), labels.tolist(), strict=True)]
-    wanted = sum(w * e for w, e in zip(weights.tolist(), each, strict=True)) / sum(weights.tolist())
-    assert loss.item() == pytest.approx(wanted, abs=1e-9)
-    loss.backward()
-    onehot = torch.nn.functional.one_hot(labels, C)
-    by_hand = (weights / weights.sum())[:, None] * (torch.softmax(z, 1) - onehot)
-    torch.testing.assert_close(z.grad, by_hand.detach(), rtol=0, atol=1e-9)
-    assert weights.grad is None  # the weights are constants
-
-
-def test_sharpening() -> None:
-    p = torch.softmax(random(5, C), 1)
-    p[:, 2] = 0
-    q = sharpen_by_column(p)
-    for b in range(5):
-        for c in range(C):
-            column = sum(float(p[i, c]) ** 2 for i in range(5))
-            assert float(q[b, c]) == pytest.approx(float(p[b, c]) ** 2 / column if column else 0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("second_look", [False, True])
@@ -121,18 +24,17 @@ def test_steps_follow_a_plain_memory(second_look: bool) -> None:
         index = torch.randperm(N, generator=torch.Generator().manual_seed(step))[:8]
         seen = Seen(f, z, index, torch.nn.Linear(D, C), step / 5)
         term = method(seen)
-        votes = [plain_vote(f[b].tolist(), int(index[b]), plain_f, plain_q, 3) for b in range(8)]
-        assert float(term.loss) == pytest.approx(plain_loss(z.tolist(), votes), abs=1e-9)
+        labels, weights = plain.neighbour_labels(f.tolist(), index.tolist(), plain_f, plain_q, 3)
+        wanted = plain.weighted_cross_entropy(z.tolist(), labels, weights)
+        assert float(term.loss) == pytest.approx(wanted, abs=1e-9)
         other = Seen(2 * f + 1, z - 0.5 * f[:, :C], index, seen.classifier, seen.progress)
         method.after_step(seen, term, None, lambda other=other: other)  # type: ignore[misc]  # a default of its own
         looked = other if second_look else seen
-        p = [softmax(row) for row in looked.logits.tolist()]
-        for b, i in enumerate(index.tolist()):
-            length = math.sqrt(sum(x * x for x in looked.features[b].tolist()))
-            plain_f[i] = [x / length for x in looked.features[b].tolist()]
-            plain_q[i] = [p[b][c] ** 2 / sum(row[c] ** 2 for row in p) for c in range(C)]
-    torch.testing.assert_close(method.memory_f, torch.tensor(plain_f, dtype=torch.float64), rtol=0, atol=1e-9)
-    torch.testing.assert_close(method.memory_q, torch.tensor(plain_q, dtype=torch.float64), rtol=0, atol=1e-9)
+        q = plain.sharpen_by_column([plain.softmax(row) for row in looked.logits.tolist()])
+        for i, row, votes in zip(index.tolist(), looked.features.tolist(), q, strict=True):
+            plain_f[i], plain_q[i] = [x / plain.length(row) for x in row], votes
+    assert_equal(method.memory_f, plain_f)
+    assert_equal(method.memory_q, plain_q)
 
 
 def test_a_skipped_step_leaves_the_memory() -> None:

@@ -1,78 +1,99 @@
-"""MinEnt, BNM, PL and NC's centroids against plain computations of METHODS' formulas, in loops and float64.
+"""Every formula of METHODS against `tests.methods.plain`, in float64 to 1e-9: values, and gradients by differences.
 
-(MCC and ATDOC-NA have files of their own.)
+(The labels of memories are in test_memories.py.)
 """
 
-import math
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, NamedTuple, get_args
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from fastget import methods
 from fastget.methods import formulas
-from fastget.methods.atdoc_nc import AtdocNC
 from fastget.methods.base import Seen, Task
 from fastget.methods.settings import BNMNorm
+from tests.methods import plain
+from tests.methods.plain import Rows, assert_equal, random, slopes
 
-C, D = 4, 6
+C, D, N = 4, 6, 12
 
 
-def random(*shape: int, seed: int = 0, scale: float = 2.0) -> Tensor:
-    return scale * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+def beside(rows: int, column: float) -> Tensor:
+    """Random logits, and a class that all rows give this one."""
+    return torch.cat([random(rows, C - 1, seed=4), torch.full((rows, 1), column).double()], 1)
 
 
 LOGITS = {
-    "random": random(9, C),
-    "fewer rows than classes": random(3, 7, seed=1),
-    "two classes": random(8, 2, seed=2),
+    "random": random(7, C),
+    "fewer rows than classes": random(3, 6, seed=1),
+    "two classes": random(6, 2, seed=2),
     "one row": random(1, C, seed=3),
-    "uniform": torch.zeros(6, C, dtype=torch.float64),
-    "one-hot": 900 * torch.eye(C, dtype=torch.float64)[[0, 1, 1, 3, 3]],
-    "a class that nobody predicts": torch.cat([random(7, 3, seed=4), torch.full((7, 1), -900.0).double()], 1),
+    "a class that nobody predicts": beside(6, -900.0),
+    "a class that hardly anybody predicts": beside(6, -25.0) + random(6, C, seed=5, scale=0.5),
+    "uniform": torch.zeros(5, C, dtype=torch.float64),
+    "one-hot": 1800 * torch.eye(C, dtype=torch.float64)[[0, 1, 1, 3, 3]] - 900,
 }
 
 
-def softmax(row: list[float]) -> list[float]:
-    e = [math.exp(x - max(row)) for x in row]
-    return [x / sum(e) for x in e]
+class Loss(NamedTuple):
+    formula: Callable[[Tensor], Tensor]
+    plain: Callable[[Rows, Rows], float]  # of logits, and of those at which what is constant is computed
 
 
-def plain_minent(z: list[list[float]]) -> float:
-    """(1 / B) sum_b H(p_b) / log C."""
-    total = sum(-p * math.log(p) for row in z for p in softmax(row) if p > 0)
-    return total / len(z) / math.log(len(z[0]))
+LOSSES = {
+    "minent": Loss(formulas.minent, lambda z, at: plain.minent(z)),
+    "mcc": Loss(formulas.mcc, lambda z, at: plain.mcc(z, at, 1.0)),
+    "mcc, temperature 2.5": Loss(lambda z: formulas.mcc(z, 2.5), lambda z, at: plain.mcc(z, at, 2.5)),
+    "pl": Loss(formulas.pl, plain.pl),
+    "mme": Loss(formulas.mme, lambda z, at: plain.mme(z, 0.1)),
+    "mme, weight 3": Loss(lambda z: formulas.mme(z, 3.0), lambda z, at: plain.mme(z, 3.0)),
+    "bnm": Loss(formulas.bnm, lambda z, at: plain.bnm(z, "atdoc")),
+    "bnm, paper": Loss(lambda z: formulas.bnm(z, "paper"), lambda z, at: plain.bnm(z, "paper")),
+    "bnm, mean": Loss(lambda z: formulas.bnm(z, "mean"), lambda z, at: plain.bnm(z, "mean")),
+}
+KINKS = ("uniform", "one-hot")  # singular values that are equal, or 0: BNM has no one gradient there
 
 
-def plain_bnm(z: list[list[float]], norm: str) -> float:
-    values = np.linalg.svd(np.array([softmax(row) for row in z]), compute_uv=False)
-    B, C = len(z), len(z[0])
-    scales = {"atdoc": math.sqrt(min(B, C)) / B, "paper": 1 / B, "mean": 1 / min(B, C)}
-    return -float(values.sum()) * scales[norm]
-
-
-def plain_pl(z: list[list[float]]) -> float:
-    """q_bc = p_bc^2 / sum_b' p_b'c^2; label argmax_c q_bc, weight max_c q_bc."""
-    P = [softmax(row) for row in z]
-    columns = [sum(row[c] ** 2 for row in P) for c in range(len(P[0]))]
-    total, weights = 0.0, 0.0
-    for row in P:
-        q = [p**2 / max(column, 1e-12) for p, column in zip(row, columns, strict=True)]
-        w = max(q)
-        total += w * -math.log(row[q.index(w)])
-        weights += w
-    return total / weights
+def gradient(value: Tensor, of: Tensor) -> Tensor:
+    (found,) = torch.autograd.grad(value, of)
+    return found
 
 
 @pytest.mark.parametrize("case", LOGITS)
-def test_values(case: str) -> None:
-    z = LOGITS[case]
-    assert formulas.minent(z).item() == pytest.approx(plain_minent(z.tolist()), abs=1e-9)
-    for norm in get_args(BNMNorm):
-        assert formulas.bnm(z, norm).item() == pytest.approx(plain_bnm(z.tolist(), norm), abs=1e-9)
-    assert formulas.pl(z).item() == pytest.approx(plain_pl(z.tolist()), abs=1e-9)
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name: str, case: str) -> None:
+    formula, wanted = LOSSES[name]
+    z, rows = LOGITS[case].clone().requires_grad_(), LOGITS[case].tolist()
+    value = formula(z)
+    assert value.item() == pytest.approx(wanted(rows, rows), rel=0, abs=1e-9)
+    found = gradient(value, z)
+    if name.startswith("bnm") and case in KINKS:
+        assert torch.isfinite(found).all()
+    else:
+        assert_equal(found, slopes(lambda moved: wanted(moved, rows), rows))
+
+
+@pytest.mark.parametrize("name", ["mcc", "pl"])
+def test_what_is_constant_would_be_seen(name: str) -> None:
+    """With MCC's entropy weights, or PL's weights, in the graph the gradient is another one."""
+    formula, wanted = LOSSES[name]
+    z = LOGITS["random"].clone().requires_grad_()
+    leaky = slopes(lambda moved: wanted(moved, moved), z.tolist())
+    assert (gradient(formula(z), z) - leaky).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("case", ["random", "fewer rows than classes", "two classes", "one row"])
+@pytest.mark.parametrize("name", ["minent", "mme", "bnm"])
+def test_differences_of_the_formula_itself(name: str, case: str) -> None:
+    """Of those that hold nothing constant."""
+    assert torch.autograd.gradcheck(LOSSES[name].formula, (LOGITS[case].clone().requires_grad_(),), atol=1e-7)
+
+
+def test_minent_is_between_0_and_1() -> None:
+    assert formulas.minent(LOGITS["uniform"]).item() == pytest.approx(1, abs=1e-15)
+    assert formulas.minent(LOGITS["one-hot"]).item() == 0
 
 
 def test_bnm_at_confident_balanced_predictions() -> None:
@@ -84,35 +105,28 @@ def test_bnm_at_confident_balanced_predictions() -> None:
         assert formulas.bnm(z, "atdoc").item() == pytest.approx(-atdoc, abs=1e-2)
 
 
-@pytest.mark.parametrize("case", ["random", "fewer rows than classes", "two classes", "one row"])
-@pytest.mark.parametrize("formula", [formulas.minent, formulas.bnm, formulas.pl, formulas.mcc])
-def test_finite_differences(formula: Callable[[Tensor], Tensor], case: str) -> None:
-    """Of PL and MCC with their constants held: gradcheck would move them, so each entry is moved by hand."""
-    z = LOGITS[case].clone().requires_grad_()
-    (found,) = torch.autograd.grad(formula(z), z)
-    if formula in (formulas.minent, formulas.bnm):
-        assert torch.autograd.gradcheck(formula, (LOGITS[case].clone().requires_grad_(),), eps=1e-6, atol=1e-7)
-    elif formula is formulas.pl:
-        P = torch.softmax(LOGITS[case], 1)
-        w, y = formulas.sharpen_by_column(P).max(1)
-        by_hand = (w / w.sum())[:, None] * (P - torch.nn.functional.one_hot(y, P.shape[1]))
-        torch.testing.assert_close(found, by_hand, rtol=0, atol=1e-9)
-    assert torch.isfinite(found).all()
-
-
-@pytest.mark.parametrize("case", ["uniform", "one-hot", "a class that nobody predicts"])
-@pytest.mark.parametrize("formula", [formulas.minent, formulas.bnm, formulas.pl, formulas.mcc])
-def test_gradients_at_the_edges_are_finite(formula: Callable[[Tensor], Tensor], case: str) -> None:
-    for dtype in (torch.float64, torch.float32):
-        z = LOGITS[case].clone().to(dtype).requires_grad_()
-        formula(z).backward()
-        assert z.grad is not None
-        assert torch.isfinite(z.grad).all()
-
-
 def test_bnm_of_what_is_no_number() -> None:
     """A loss of NaN, which float16's scaler skips: the decomposition itself would raise."""
     assert formulas.bnm(torch.full((3, 2), torch.nan)).isnan()
+
+
+# --- labels --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", LOGITS)
+def test_sharpening(case: str) -> None:
+    p = torch.tensor([plain.softmax(row) for row in LOGITS[case].tolist()], dtype=torch.float64)
+    assert_equal(formulas.sharpen_by_column(p), plain.sharpen_by_column(p.tolist()))
+
+
+def test_sharpening_has_a_gradient() -> None:
+    p, r = torch.softmax(random(5, C, scale=0.3), 1).requires_grad_(), random(5, C, seed=1)
+    found = gradient((r * formulas.sharpen_by_column(p)).sum(), p)
+
+    def wanted(rows: Rows) -> float:
+        return sum(plain.dot(a, b) for a, b in zip(r.tolist(), plain.sharpen_by_column(rows), strict=True))
+
+    assert_equal(found, slopes(wanted, p.tolist()))
 
 
 def test_pl_may_give_a_label_that_is_not_the_argmax() -> None:
@@ -122,54 +136,147 @@ def test_pl_may_give_a_label_that_is_not_the_argmax() -> None:
     assert z[3].argmax() == 0
 
 
-# --- centroids -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("case", LOGITS)
+def test_weighted_cross_entropy(case: str) -> None:
+    z, rows = LOGITS[case].clone().requires_grad_(), LOGITS[case].tolist()
+    labels = [b % len(rows[0]) for b in range(len(rows))]
+    weights = torch.linspace(0.2, 1.7, len(rows), dtype=torch.float64).requires_grad_()
+    with torch.no_grad():
+        labels[1:2], weights[1:2] = [-1] * len(labels[1:2]), 0
+    value = formulas.weighted_cross_entropy(z, torch.tensor(labels), weights)
+
+    def wanted(moved: Rows) -> float:
+        return plain.weighted_cross_entropy(moved, labels, weights.tolist())
+
+    assert value.item() == pytest.approx(wanted(rows), rel=0, abs=1e-9)
+    by_z, by_weights = torch.autograd.grad(value, (z, weights), allow_unused=True)
+    assert_equal(by_z, slopes(wanted, rows))
+    assert by_weights is None  # constants
 
 
-def test_nearest_centroids() -> None:
-    f, memory = random(8, D), random(C, D, seed=1)
-    for b, label in enumerate(formulas.nearest_centroid_labels(f, memory).tolist()):
-        cosines = [
-            sum(x * y for x, y in zip(f[b].tolist(), row, strict=True)) / math.sqrt(sum(y * y for y in row))
-            for row in memory.tolist()
-        ]
-        assert label == cosines.index(max(cosines))
-    torch.testing.assert_close(
-        formulas.nearest_centroid_labels(f, 7 * memory), formulas.nearest_centroid_labels(f, memory)
-    )  # a centroid's length does not matter
+def test_no_weight_at_all_is_no_loss() -> None:
+    z = LOGITS["random"].clone().requires_grad_()
+    value = formulas.weighted_cross_entropy(z, torch.full((len(z),), -1), torch.zeros(len(z)).double())
+    assert value.item() == 0
+    assert not gradient(value, z).any()
 
 
-def test_centroids_move_and_an_empty_class_stays() -> None:
-    memory, f, labels = random(C, D), random(5, D, seed=1), torch.tensor([0, 0, 2, 0, 2])
-    moved = formulas.update_centroids(memory, f, labels, 0.1)
-    for c in range(C):
-        mine = [f[b].tolist() for b in range(5) if labels[b] == c]
-        for d in range(D):
-            before = float(memory[c, d])
-            after = 0.9 * before + 0.1 * sum(row[d] for row in mine) / len(mine) if mine else before
-            assert float(moved[c, d]) == pytest.approx(after, abs=1e-12)
-    for _ in range(1000):
-        memory = formulas.update_centroids(memory, f, labels, 0.1)
-    assert torch.equal(memory[[1, 3]], random(C, D)[[1, 3]])  # to the bit
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("case", LOGITS)
+def test_guesses(case: str, temperature: float) -> None:
+    z1 = LOGITS[case].clone().requires_grad_()
+    for z2 in (random(*z1.shape, seed=9), z1, z1.flip(0)):
+        found = formulas.mixmatch_guess(z1, z2, temperature)
+        assert_equal(found, plain.mixmatch_guess(z1.tolist(), z2.tolist(), temperature))
+        assert not found.requires_grad  # a constant
 
 
-@pytest.mark.parametrize("second_look", [False, True])
-def test_nc_steps(second_look: bool) -> None:
-    torch.manual_seed(0)
-    method = AtdocNC(AtdocNC.Config(second_look=second_look), Task(C, D, 20)).double()
-    memory = method.memory.clone()
-    assert memory.norm(dim=1).tolist() == pytest.approx([1.0] * C)
-    f, z = random(8, D), random(8, C, seed=1).requires_grad_()
-    seen = Seen(f, z, torch.arange(8), torch.nn.Linear(D, C), 0.5)
-    term = method(seen)
-    labels = formulas.nearest_centroid_labels(f, memory)
-    expected = sum(-math.log(softmax(z[b].tolist())[int(labels[b])]) for b in range(8)) / 8
-    assert term.loss.item() == pytest.approx(expected, abs=1e-9)
-    other = Seen(f + 1, -z.detach(), seen.index, seen.classifier, 0.5)
-    method.after_step(seen.detached(), term, None, lambda: other)
-    looked = other if second_look else seen
-    torch.testing.assert_close(
-        method.memory, formulas.update_centroids(memory, looked.features, looked.logits.argmax(1), 0.1)
-    )
-    before = method.memory.clone()
-    method.after_step(seen.detached(), term, torch.tensor(1.0), lambda: other)
-    assert torch.equal(method.memory, before)
+# --- CDAN+E --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1.0, 900.0])  # of the discriminator's logits: 900 is as sure as it can be
+@pytest.mark.parametrize("case", LOGITS)
+def test_cdan(case: str, scale: float) -> None:
+    """All three arguments: d, and the entropies of both domains, whose sums are constants."""
+    target = LOGITS[case]
+    source = random(4, target.shape[1], seed=7)
+    d = scale * random(len(source) + len(target), seed=8, scale=1.0)
+    given = [t.clone().requires_grad_() for t in (d, source, target)]
+    value = formulas.cdan_entropy(given[0], given[1], given[2])
+    d_row, z_s, z = d.tolist(), source.tolist(), target.tolist()
+    wanted = plain.cdan_entropy(d_row, z_s, z, z_s, z)
+    assert value.item() == pytest.approx(wanted, rel=0, abs=1e-9)
+    found = torch.autograd.grad(value, given)
+    by_d = slopes(lambda rows: plain.cdan_entropy(rows[0], z_s, z, z_s, z), [d_row])
+    by_source = slopes(lambda rows: plain.cdan_entropy(d_row, rows, z, z_s, z), z_s)
+    by_target = slopes(lambda rows: plain.cdan_entropy(d_row, z_s, rows, z_s, z), z)
+    for one, other in zip(found, (by_d[0], by_source, by_target), strict=True):
+        assert_equal(one, other)
+
+
+def test_cdan_takes_a_column_and_carries_the_entropies() -> None:
+    d, z_s, z = random(7, 1), random(3, C, seed=1).requires_grad_(), random(4, C, seed=2).requires_grad_()
+    value = formulas.cdan_entropy(d, z_s, z)
+    assert torch.equal(value, formulas.cdan_entropy(d[:, 0], z_s, z))
+    for of in (z_s, z):
+        assert gradient(formulas.cdan_entropy(d, z_s, z), of).abs().max() > 1e-3
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+_z, _labels = random(6, C), torch.tensor([0, 1, 2, 3, 0, 2])
+_f, _memory_f = random(6, D, seed=1), torch.nn.functional.normalize(random(N, D, seed=2), dim=1)
+CALLS: dict[str, tuple[Any, ...]] = {
+    "minent": (_z,),
+    "bnm": (_z, "paper"),
+    "mcc": (_z, 2.5),
+    "pl": (_z,),
+    "mme": (_z, 0.1),
+    "nearest_centroid_labels": (_f, random(C, D, seed=3)),
+    "update_centroids": (random(C, D, seed=3), _f, _labels, 0.1),
+    "neighbour_labels": (_f, torch.arange(6), _memory_f, torch.softmax(random(N, C, seed=4), 1), 3),
+    "weighted_cross_entropy": (_z, _labels, torch.linspace(0, 1, 6).double()),
+    "sharpen_by_column": (torch.softmax(_z, 1),),
+    "cdan_entropy": (random(10, seed=5), random(4, C, seed=6), _z),
+    "mixmatch_guess": (_z, random(6, C, seed=7), 0.5),
+}
+
+
+def called(name: str, arguments: tuple[Any, ...]) -> list[Tensor]:
+    found = getattr(formulas, name)(*arguments)
+    return [found] if isinstance(found, Tensor) else list(found)
+
+
+def test_no_formula_is_left_out() -> None:
+    assert set(CALLS) == set(formulas.__all__)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_argument_is_changed(name: str) -> None:
+    before = [a.clone() if isinstance(a, Tensor) else a for a in CALLS[name]]
+    given = tuple(a.clone().requires_grad_() if isinstance(a, Tensor) and a.is_floating_point() else a for a in before)
+    for result in called(name, given):
+        if result.requires_grad:
+            result.sum().backward()
+    for a, b in zip(given, before, strict=True):
+        assert torch.equal(a, b) if isinstance(b, Tensor) else a == b
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_float32(name: str) -> None:
+    single = tuple(a.float() if isinstance(a, Tensor) and a.is_floating_point() else a for a in CALLS[name])
+    for found, wanted in zip(called(name, single), called(name, CALLS[name]), strict=True):
+        if wanted.is_floating_point():
+            assert found.dtype == torch.float32
+            torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
+        else:
+            assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("case", LOGITS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_float32_at_the_edges(name: str, case: str) -> None:
+    formula, wanted = LOSSES[name]
+    z = LOGITS[case].float().requires_grad_()
+    rows = z.tolist()
+    value = formula(z)
+    assert value.item() == pytest.approx(wanted(rows, rows), rel=1e-5, abs=1e-5)
+    assert torch.isfinite(gradient(value, z)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "loss"),
+    [
+        ("minent", {}, "minent"),
+        ("mcc", {"temperature": 2.5}, "mcc, temperature 2.5"),
+        ("pl", {}, "pl"),
+        *[("bnm", {"norm": norm}, "bnm" if norm == "atdoc" else f"bnm, {norm}") for norm in get_args(BNMNorm)],
+    ],
+)
+def test_the_method_is_the_formula(name: str, own: dict[str, Any], loss: str) -> None:
+    z = random(6, C)
+    method = methods.method_of(name)(methods.settings_of(name)(**own), Task(C, D, N))
+    term = method(Seen(random(6, D), z, torch.arange(6), torch.nn.Linear(D, C), 0.5))
+    assert term.loss.item() == pytest.approx(LOSSES[loss].plain(z.tolist(), z.tolist()), abs=1e-9)
+    assert not list(method.parameters())
+    assert not list(method.buffers())

@@ -1,0 +1,81 @@
+"""docs/: a page for every method and base that names all there is to set, and commands that would run."""
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastget import bases, methods
+from fastget.commands import train
+from fastget.commands.main import COMMANDS, build_parser
+from fastget.config import every_section, fields_of, make_config
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+LINES = [
+    (page, line)
+    for page in PAGES
+    for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("fastget ")
+]
+
+
+def arguments(line: str) -> argparse.Namespace:
+    """The command's arguments, as its parser reads them."""
+    words = shlex.split(line, comments=True)[1:]
+    assert words[0] in COMMANDS
+    return build_parser(words[0]).parse_args(words)
+
+
+def default(value: Any) -> str:
+    """As a page writes it."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def assert_fields(page: Path, section: str) -> None:
+    """A row `| field | default | meaning |` for each."""
+    kind = every_section().get(section)  # a base may have none
+    for info in () if kind is None else fields_of(kind).values():
+        row = rf"^\| `{re.escape(section)}\.{info.name}` \| `?{re.escape(default(info.default))}`? \|"
+        assert re.search(row, page.read_text(encoding="utf-8"), re.MULTILINE), info.name
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_a_method_has_its_page(name: str) -> None:
+    page = DOCS / "methods" / f"{name}.md"
+    text = page.read_text(encoding="utf-8")
+    assert_fields(page, name)
+    assert all(f"`{recipe}`" in text for recipe in methods.settings_of(name).presets)
+    assert any(f"--method {name}" in line for where, line in LINES if where == page)
+    assert f"| [{name}]({name}.md)" in (DOCS / "methods" / "index.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", bases.names())
+def test_a_base_has_its_page(name: str) -> None:
+    page = DOCS / "bases" / f"{name}.md"
+    assert_fields(page, name)
+    assert any(f"method.base={name}" in line for where, line in LINES if where == page)
+
+
+@pytest.mark.parametrize(("page", "line"), LINES, ids=[f"{page.stem}: {line}" for page, line in LINES])
+def test_every_command_would_run(page: Path, line: str) -> None:
+    args = arguments(line)
+    if args.run is not train.run:
+        return
+    given = train.settings_of(args)
+    if given.get("method.name") not in methods.names() or given.get("method.base", "plain") not in bases.names():
+        pytest.skip("of a method or base that is not registered yet")
+    make_config(given, file=args.config, recipe=args.recipe)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), link
