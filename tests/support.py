@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import fastget
+from fastget import bases, methods
+from fastget.config.combinations import why_not
 
 TIMES = ("images_per_second",)  # the only figure that two equal runs differ in
 TINY = {
@@ -24,6 +26,26 @@ def tiny(out: Path | str, **settings: Any) -> fastget.Config:
     """GeT on `digits` for a dozen steps. Fields are written with __ for the dot: get__tau=0.2."""
     given = {key.replace("__", "."): value for key, value in settings.items()}
     return fastget.make_config({**TINY, "train.out": str(out), **given})
+
+
+def reason_against(method: str, base: str, setting: str) -> str | None:
+    """Why a method on a base model is refused in a setting; None if it is offered."""
+    head = methods.settings_of(method).presets["default"].get("network.head", "linear")
+    return why_not(method, base, setting, head)
+
+
+def fitting(method: str, base: str = "plain") -> dict[str, Any]:
+    """The settings of a combination that is offered, in the first setting in which it is."""
+    settings = methods.settings_of(method).runs_in
+    return {"method__name": method, "method__base": base, "data__setting": settings[0]}
+
+
+PAIRS = [
+    (method, base)
+    for base in bases.names()
+    for method in methods.names()
+    if not all(reason_against(method, base, setting) for setting in ("uda", "pda", "ssda"))
+]
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import pytest
 
 from fastget import methods
 from fastget.config import PRESETS, Config, OptimConfig, TrainConfig, describe_type, make_config, walk
+from tests.support import fitting
 
 
 def test_layers_later_ones_win(tmp_path: Path) -> None:
@@ -92,7 +93,8 @@ def test_presets_name_real_fields() -> None:
 
 @pytest.mark.parametrize("name", methods.names())
 def test_copies_and_round_trips_of_every_method(name: str, tmp_path: Path) -> None:
-    config = make_config({"method.name": name, "train.seeds": "0,2"})
+    given = {key.replace("__", "."): value for key, value in fitting(name).items()}
+    config = make_config({**given, "train.seeds": "0,2"})
     assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
     (tmp_path / "c.yaml").write_text(config.to_yaml())
     assert make_config(file=tmp_path / "c.yaml") == config

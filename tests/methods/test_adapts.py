@@ -12,7 +12,13 @@ from fastget.training.train import train
 GAIN = 0.1  # of accuracy; measured: 0.26 and more
 # It has no balancing term: with a backbone from scratch every image soon becomes of one class, warm-up or not.
 COLLAPSES = {"minent"}
-ADAPT = [name for name in methods.names() if "target" in methods.method_of(name).needs and name not in COLLAPSES]
+ADAPT = [
+    name
+    for name in methods.names()
+    if "target" in methods.method_of(name).needs
+    and name not in COLLAPSES
+    and "uda" in methods.settings_of(name).runs_in
+]
 
 
 def final(method: str, folder: Path) -> Summary:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastget import methods
+from fastget import bases, methods
 from fastget.config import make_config
 from fastget.methods.base import Method, Seen, Settings, Task, Term, opt
 from fastget.runs.checkpoint import load_checkpoint
@@ -21,7 +21,7 @@ from fastget.runs.summary import read_summary
 from fastget.training.engine import Engine
 from fastget.training.train import train
 from tests.rooms import ROOT
-from tests.support import TINY, metrics, tiny
+from tests.support import TINY, fitting, metrics, tiny
 
 NAME = "self-training"
 
@@ -251,7 +251,7 @@ def test_modules_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_registry_reserves_the_other_sections() -> None:
     from fastget.config.config import FIXED
 
-    assert set(methods._TAKEN) == set(FIXED)
+    assert set(methods._TAKEN) == {*FIXED, *bases.names()}
 
 
 @pytest.mark.parametrize("name", methods.names())
@@ -259,7 +259,11 @@ def test_every_method_declares_what_it_is(name: str) -> None:
     cls = methods.method_of(name)
     assert cls.Config is methods.settings_of(name)
     assert issubclass(cls.Config, Settings)
-    assert cls.needs <= {"target", "warm-up"}
+    assert cls.needs <= {"target", "warm-up", "own step"}
+    assert ("own step" in cls.needs) == ("own step" in cls.Config.gives)
+    assert (cls.labels is not Method.labels) == ("labels" in cls.Config.gives)
     assert "default" in cls.Config.presets
     for recipe in cls.Config.presets:
-        assert make_config({"method.name": name}, recipe=recipe).method.name == name
+        given = {key.replace("__", "."): value for key, value in fitting(name).items()}
+        config = make_config(given, recipe=recipe)
+        assert (config.method.name, config.method.recipe) == (name, recipe)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastget import methods
+from fastget import bases, methods
 from fastget.common.precision import choose_precision, cpu_has_bfloat16
-from fastget.config import Config, make_config
+from fastget.config import Config
 from fastget.data.find import load_domains
 from fastget.methods.get.method import GetMethod
 from fastget.methods.get.module import GeT
@@ -21,7 +21,7 @@ from fastget.selftest.engine import steps
 from fastget.training.engine import Engine
 from fastget.training.optim import choose_impl
 from fastget.training.train import train
-from tests.support import metrics, tiny
+from tests.support import PAIRS, fitting, metrics, tiny
 
 CPU = torch.device("cpu")
 # what makes the host wait for the device, or has a shape that depends on values
@@ -65,18 +65,21 @@ def stepping(engine: Engine, until: int) -> Iterator[Any]:
     batches.close()
 
 
-TARGET = [name for name in methods.names() if "target" in methods.method_of(name).needs]
+ADAPTING = [pair for pair in PAIRS if "target" in methods.method_of(pair[0]).needs]
+PASSES = {"plain": [16, 16], "cdan": [16, 16], "mixmatch": [16, 16, 48]}  # source, target; MixMatch: views, all mixed
 
 
-@pytest.mark.parametrize("method", methods.names())
-def test_image_passes_of_a_step(method: str) -> None:
-    engine = make(method__name=method)
+@pytest.mark.parametrize(("method", "base"), PAIRS)
+def test_image_passes_of_a_step(method: str, base: str) -> None:
+    """Source once, target once, nothing else; an SSDA batch of 16 is 11 unlabelled and 5 labelled images."""
+    engine = make(**fitting(method, base))
     forwards: list[int] = []
     engine.network.backbone.register_forward_hook(lambda m, i, o: forwards.append(len(i[0])))
     with stepping(engine, 6) as batches:
         forwards.clear()
         engine.train_step(next(batches))
-    assert forwards == ([16, 16] if method in TARGET else [16])  # source once, target once, nothing else
+    alone = method == "source-only" and base == "plain"
+    assert forwards == ([16] if alone else [16, 5, 11] if method == "mme" else PASSES[base])
 
 
 def test_a_second_look_is_one_more_pass_of_the_target() -> None:
@@ -89,9 +92,9 @@ def test_a_second_look_is_one_more_pass_of_the_target() -> None:
     assert forwards == [(16, True), (16, True), (16, False)]
 
 
-@pytest.mark.parametrize("method", methods.names())
-def test_a_step_never_waits_for_the_device(method: str) -> None:
-    engine = make(method__name=method)
+@pytest.mark.parametrize(("method", "base"), PAIRS)
+def test_a_step_never_waits_for_the_device(method: str, base: str) -> None:
+    engine = make(**fitting(method, base))
     with stepping(engine, 6) as batches:
         batch = next(batches)
         with Waits() as waits:
@@ -115,9 +118,9 @@ def test_one_collective_beside_ddps_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert calls == [3 * C + 2 + C + C * D]  # column sums, prior, rows, counts and class sums in one buffer
 
 
-@pytest.mark.parametrize("method", TARGET)
-def test_float16_overflow_skips_the_step_and_the_memory(method: str) -> None:
-    engine = make(method__name=method, train__precision="float16")
+@pytest.mark.parametrize(("method", "base"), ADAPTING)
+def test_float16_overflow_skips_the_step_and_the_memory(method: str, base: str) -> None:
+    engine = make(**fitting(method, base), train__precision="float16")
     with stepping(engine, 6) as batches:
         before = {name: value.clone() for name, value in engine.model.state_dict().items()}
         scale = engine.scaler.get_scale()
@@ -295,28 +298,28 @@ def test_tensorboard_events() -> None:
 # --- the GPU path, without a GPU ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method_name", TARGET)
+@pytest.mark.parametrize(("method_name", "base"), ADAPTING)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_forward_pass_on_fake_cuda_tensors(
-    method_name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    method_name: str, base: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """autocast, channels_last and devices of the GPU path: mixed devices and hidden waits raise on fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from fastget.bases.base import Step
-    from fastget.bases.plain import Plain
     from fastget.methods.base import Task
     from fastget.networks.network import build_network
 
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)  # or autocast is off
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *args: True)
-    config = tiny("fake", network__name="resnet18", network__weights="none", data__resize=64, data__crop=64)
+    given = {"get__backend": "reference"} if method_name == "get" else {}
+    sizes = {"network__name": "resnet18", "network__weights": "none", "data__resize": 64, "data__crop": 64}
+    config = tiny("fake", **fitting(method_name, base), **sizes, **given)
     network = build_network(config.network, 10, 64)
-    given = {"get.backend": "reference"} if method_name == "get" else {}
-    method = methods.method_of(method_name)(make_config({"method.name": method_name, **given}).own, Task(10, 256, 100))
+    method = methods.method_of(method_name)(config.own, Task(10, 256, 100))
     if isinstance(method, GetMethod):
         method.get._ready = True  # a look at mu would wait
-    model = Plain(network, method, 0.1)
+    model = bases.base_of(base)(network, method, 0.1, config=config.base)
     with FakeTensorMode(allow_non_fake_inputs=False):
         for module in model.modules():
             for name, p in list(module._parameters.items()):
@@ -328,10 +331,10 @@ def test_the_forward_pass_on_fake_cuda_tensors(
         images = torch.empty(4, 64, 64, 3, device="cuda").permute(0, 3, 1, 2)
         labels = torch.zeros(4, dtype=torch.int64, device="cuda")
         with torch.autocast("cuda", dtype):
-            losses = model(Step(images, labels, images, labels))
+            losses = model(Step(images, labels, images, labels, second=images))
         method.after_step(losses.seen, losses.term, torch.zeros((), device="cuda"), lambda: losses.seen)
         assert losses.seen.features.dtype == dtype
         assert losses.loss.dtype == torch.float32
         assert losses.loss.device.type == "cuda"
         with pytest.raises(Exception, match="device"):
-            model(Step(images.to("cpu"), labels, images, labels))  # the check can fail
+            model(Step(images.to("cpu"), labels, images, labels, second=images))  # the check can fail

@@ -1,4 +1,7 @@
-"""Every registered method in every setting: trained, stopped, resumed to the bit."""
+"""Every method on every base model in every setting: trained, stopped, resumed to the bit; or refused with a reason.
+
+A new method or base model is covered by being registered.
+"""
 
 import shutil
 from pathlib import Path
@@ -7,29 +10,47 @@ from typing import Any
 import pytest
 import torch
 
-from fastget import methods
+from fastget import bases, methods
+from fastget.config import make_config
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.training.train import train
-from tests.support import metrics, tiny
+from tests.support import metrics, reason_against, tiny
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "uda": {},
     "pda": {"data__setting": "pda"},
     "ssda": {"data__setting": "ssda"},
+    "one shot": {"data__setting": "ssda", "data__shots": 1},
     "imbalanced": {"data__imbalanced": True},
+    "imbalanced ssda": {"data__setting": "ssda", "data__imbalanced": True},
 }
+ALWAYS = ("uda", "pda", "ssda", "imbalanced")  # the other two where a method runs in ssda alone
+EVERY = [(method, base, setting) for base in bases.names() for method in methods.names() for setting in SETTINGS]
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("method", methods.names())
-def test_a_run_that_was_cut_off_ends_the_same(method: str, setting: str, tmp_path: Path) -> None:
-    given = {"method__name": method, "train__checkpoint_every": 4, "train__keep_checkpoints": 3, **SETTINGS[setting]}
+def reason(method: str, base: str, setting: str) -> str | None:
+    return reason_against(method, base, SETTINGS[setting].get("data__setting", "uda"))
+
+
+OFFERED = [
+    triple
+    for triple in EVERY
+    if reason(*triple) is None and (triple[2] in ALWAYS or methods.settings_of(triple[0]).runs_in == ("ssda",))
+]
+REFUSED = [triple for triple in EVERY if reason(*triple) is not None]
+
+
+@pytest.mark.parametrize(("method", "base", "setting"), OFFERED)
+def test_a_run_that_was_cut_off_ends_the_same(method: str, base: str, setting: str, tmp_path: Path) -> None:
+    given = {"method__name": method, "method__base": base, **SETTINGS[setting], "train__max_steps": 9}
+    given |= {"train__checkpoint_every": 3, "train__keep_checkpoints": 3, "train__eval_every": 9}
     whole = train(tiny("whole", **given), quiet=True)
     assert whole.summary.accuracy is not None
-    assert (whole.summary.method, whole.summary.steps) == (method, 12)
-    assert all(torch.isfinite(torch.tensor(line["loss"])) for line in metrics(whole.folder) if "loss" in line)
+    assert (whole.summary.method, whole.summary.base, whole.summary.steps) == (method, base, 9)
+    figures = [value for line in metrics(whole.folder) for value in line.values() if value is not None]
+    assert torch.isfinite(torch.tensor(figures)).all()
     cut = Path(shutil.copytree(whole.folder, tmp_path / "cut"))
-    for name in ("summary.json", "predictions.csv", "checkpoints/final.pt", "checkpoints/step_00000012.pt"):
+    for name in ("summary.json", "predictions.csv", "checkpoints/final.pt", "checkpoints/step_00000009.pt"):
         (cut / name).unlink()
     again = train(tiny(cut, **given, train__resume="auto"), quiet=True)
     assert metrics(cut) == metrics(whole.folder)
@@ -37,3 +58,24 @@ def test_a_run_that_was_cut_off_ends_the_same(method: str, setting: str, tmp_pat
     a, b = (load_checkpoint(folder / "checkpoints" / "final.pt")["model"] for folder in (whole.folder, cut))
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize(("method", "base", "setting"), REFUSED)
+def test_what_does_not_go_together_is_told_at_once(method: str, base: str, setting: str) -> None:
+    """By the configuration: nothing has been loaded yet."""
+    given = {key.replace("__", "."): value for key, value in SETTINGS[setting].items()}
+    with pytest.raises(ValueError, match=f"method.name={method} .*") as error:
+        make_config({"method.name": method, "method.base": base, **given})
+    assert str(error.value) == reason(method, base, setting)
+    assert any(way in str(error.value) for way in ("choose method.base=", "Use --setting "))
+
+
+def test_what_the_paper_prints_is_offered() -> None:
+    regularisers = {"source-only", "minent", "bnm", "mcc", "pl", "atdoc-nc", "atdoc-na", "get"}
+    offered = {base: {m for m, b, setting in OFFERED if b == base and setting == "uda"} for base in bases.names()}
+    assert offered["plain"] == regularisers
+    assert offered["cdan"] == regularisers
+    assert offered["mixmatch"] == {"source-only", "pl", "atdoc-nc", "atdoc-na", "get"}
+    assert {(base, setting) for m, base, setting in OFFERED if m == "mme"} == {
+        ("plain", "ssda"), ("plain", "one shot"), ("plain", "imbalanced ssda")
+    }  # fmt: skip
