@@ -72,7 +72,7 @@ class Display:
         if evaluation.validation is not None:
             words.append(f"validation {percent(evaluation.validation.mean_class_accuracy)}")
         if len(words) > 1 and not self.quiet:
-            self.console.print(f"  {'   '.join(words)}", highlight=False)
+            self.console.print(f"  {'   '.join(words)}", highlight=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         self.console.print(Text.assemble(("warning: ", "yellow"), text))
