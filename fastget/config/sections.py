@@ -28,8 +28,8 @@ class DataConfig:
     labelled_target: str | None = opt(None, "ssda with data.name=lists: the list of the labelled target images")
     validation: str | None = opt(
         None,
-        "ssda with data.name=lists: a list of labelled target images that no step trains on, for train.select="
-        "validation; published lists have their own",
+        "ssda with data.name=lists: a list of target images whose labels no step trains on, for "
+        "train.select=validation; published lists have their own",
     )
     setting: Literal["uda", "pda", "ssda"] = opt(
         "uda",

@@ -31,7 +31,7 @@ class Domains:
     source: ImageList
     target: ImageList  # what the method adapts to; SSDA: the unlabelled part
     labelled_target: ImageList | None = None  # SSDA's shots
-    validation: ImageList | None = None  # SSDA's labelled target images that no step trains on, where there are any
+    validation: ImageList | None = None  # SSDA's images whose labels no step trains on, where there are any
     left_out: list[Problem] = field(default_factory=list)  # bad files, under data.bad_images=skip
     warnings: list[Problem] = field(default_factory=list)  # misnamed files, which are used all the same
     packed: dict[str, Packed] = field(default_factory=dict)  # role -> cache, where fresh
@@ -195,7 +195,7 @@ def _no_validation(data: DataConfig) -> str:
         shots = f"labeled_target_images_{known.ssda_names.get(str(data.target), data.target)}_{data.shots}.txt"
         where = (
             f"expected {validation_file(known, str(data.target))} beside the published {shots}, as in "
-            f"{Path(str(data.root)) / 'txt' / known.ssda}"
+            f"{Path(str(data.root)) / 'txt' / known.ssda} (there are lists for data.shots=1 and 3)"
         )
     else:
         where = f"{data.name} has no published one; list files of your own, by --data lists, may have (data.validation)"

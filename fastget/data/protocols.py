@@ -32,7 +32,7 @@ class Split:
     source: ImageList
     target: ImageList  # what the method adapts to, and what is evaluated; SSDA: the unlabelled part
     labelled_target: ImageList | None  # SSDA's shots
-    validation: ImageList | None = None  # SSDA's labelled images that no step trains on, where given
+    validation: ImageList | None = None  # SSDA's images whose labels no step trains on, where given
     protocol: dict[str, Any] = field(default_factory=dict)  # how they came about: split.json of the run
 
 
