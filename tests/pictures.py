@@ -102,6 +102,22 @@ def write_domains(root: Path, domains: tuple[str, ...] = ("photo", "sketch"), pe
     return root
 
 
+def write_ssda(root: Path, per_class: int = 12) -> Path:
+    """DomainNet-126 in small, with SSDA_MME's lists: of each class 1 or 3 shots, 3 for validation, the rest."""
+    lists = write_domains(root, ("real", "sketch"), per_class) / "txt" / "multi"
+    lists.mkdir(parents=True)
+    for domain in ("real", "sketch"):
+        files = [sorted((root / domain / name).iterdir()) for name in ("ant", "bee", "cat")]
+        lines = [[f"{file.relative_to(root)} {c}" for file in some] for c, some in enumerate(files)]
+        parts = {f"labeled_source_images_{domain}": slice(None), f"validation_target_images_{domain}_3": slice(3, 6)}
+        for shots in (1, 3):
+            parts |= {f"labeled_target_images_{domain}_{shots}": slice(shots)}
+            parts |= {f"unlabeled_target_images_{domain}_{shots}": slice(6, None)}
+        for name, part in parts.items():
+            (lists / f"{name}.txt").write_text("".join(f"{line}\n" for some in lines for line in some[part]))
+    return root
+
+
 def this_fastget() -> dict[str, str]:
     """The environment of a Python that imports the fastget under test, wherever it is started."""
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}

@@ -22,7 +22,7 @@ SHORTHANDS = {  # option -> (field, help)
     "--seeds": ("train.seeds", "one run for each, e.g. 0,1,2"),
     "--select": (
         "train.select",
-        "also keep the best checkpoint by a label-free criterion (see train.select)",
+        "also keep the best checkpoint by a label-free criterion, or by ssda's validation list (see train.select)",
     ),
     "--out": ("train.out", "the run's folder; default: a new one under runs/"),
 }

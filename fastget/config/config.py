@@ -53,6 +53,11 @@ class Config:
             raise ValueError("optim.nesterov needs a momentum above 0: set optim.nesterov=false or optim.momentum=0.9")
         if reason := why_not(self.method.name, self.method.base, self.data.setting, self.network.head):
             raise ValueError(reason)
+        if self.train.select == "validation" and self.data.setting != "ssda":
+            raise ValueError(
+                f"train.select=validation chooses by ssda's validation list, and data.setting is {self.data.setting}: "
+                "use --setting ssda, or what needs no labels: entropy, mutual_information or neighbourhood_density"
+            )
         if len(set(self.train.seeds)) != len(self.train.seeds) or not self.train.seeds:
             raise ValueError(f"train.seeds must be one or more different seeds, got {list(self.train.seeds)}")
 

@@ -26,6 +26,11 @@ class DataConfig:
     source: str | None = opt(None, "labelled domain: a domain's name, or a list file with data.name=lists")
     target: str | None = opt(None, "domain to adapt to; its labels, if any, are used for reporting only")
     labelled_target: str | None = opt(None, "ssda with data.name=lists: the list of the labelled target images")
+    validation: str | None = opt(
+        None,
+        "ssda with data.name=lists: a list of target images whose labels no step trains on, for "
+        "train.select=validation; published lists have their own",
+    )
     setting: Literal["uda", "pda", "ssda"] = opt(
         "uda",
         "protocol: uda (the target has all classes and no labels), pda (only the first data.pda_classes of them), "
@@ -128,7 +133,10 @@ class TrainConfig:
     keep_checkpoints: int = opt(2, "how many of the latest step checkpoints to keep", ge=1, free=True)
     sync_batchnorm: bool = opt(False, "batch-norm statistics over all ranks")
     select: Literal["none", Criterion] = opt(
-        "none", "also keep the checkpoint that is best by this, which needs no target labels, as selected.pt", free=True
+        "none",
+        "also keep the checkpoint that is best by this as selected.pt: entropy, mutual_information and "
+        "neighbourhood_density need no target labels; validation is the mean class accuracy on ssda's validation list",
+        free=True,
     )
     device: str = opt("auto", "cpu, cuda, cuda:1 ..., or auto", free=True)
     precision: Precision = opt(

@@ -122,6 +122,7 @@ DATA_SETS = {
                 "txt/multi/labeled_source_images_real.txt",
                 "txt/multi/labeled_target_images_clipart_3.txt",
                 "txt/multi/unlabeled_target_images_clipart_3.txt",
+                "txt/multi/validation_target_images_clipart_3.txt",
             ),
             publisher="images: the DomainNet page of Boston University, ai.bu.edu/M3SDA (cleaned version); lists: the "
             "folder data/txt/multi of the repository VisionLearningGroup/SSDA_MME on GitHub",

@@ -19,7 +19,7 @@ from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.decode import Problem
 from fastget.data.digits import digits_root
 from fastget.data.folders import domains_from_folders, folders_in
-from fastget.data.layout import present, published_shots, read_domain
+from fastget.data.layout import present, published_shots, read_domain, validation_file
 from fastget.data.lists import ImageList, domains_from_lists, read_list
 from fastget.data.packed.read import Packed, find_packed
 
@@ -31,9 +31,10 @@ class Domains:
     source: ImageList
     target: ImageList  # what the method adapts to; SSDA: the unlabelled part
     labelled_target: ImageList | None = None  # SSDA's shots
+    validation: ImageList | None = None  # SSDA's images whose labels no step trains on, where there are any
     left_out: list[Problem] = field(default_factory=list)  # bad files, under data.bad_images=skip
     warnings: list[Problem] = field(default_factory=list)  # misnamed files, which are used all the same
-    packed: dict[str, Packed] = field(default_factory=dict)  # source, target, labelled_target -> cache, where fresh
+    packed: dict[str, Packed] = field(default_factory=dict)  # role -> cache, where fresh
     notes: list[str] = field(default_factory=list)  # lines for people: caches, counts that differ from the published
     protocol: dict[str, Any] = field(default_factory=dict)  # how the lists came about: split.json of the run
 
@@ -44,31 +45,45 @@ class Domains:
 
     def lists(self) -> dict[str, ImageList]:
         """The lists by their role."""
-        found = {"source": self.source, "target": self.target, "labelled_target": self.labelled_target}
+        found = {
+            "source": self.source,
+            "target": self.target,
+            "labelled_target": self.labelled_target,
+            "validation": self.validation,
+        }
         return {role: images for role, images in found.items() if images is not None}
 
 
-def load_domains(data: DataConfig, *, workers: int = 0, advance: Advance | None = None) -> Domains:
+def load_domains(
+    data: DataConfig, *, workers: int = 0, advance: Advance | None = None, need_validation: bool = False
+) -> Domains:
     """The lists of a run. Every image has had a quick check; bad ones stop it, or are left out.
 
-    `advance` is told how many more files have been checked, for a progress bar.
+    `advance` is told how many more files have been checked, for a progress bar. `need_validation`: an error if there is
+    no validation list, before the images are looked at.
     """
+    _refuse_misplaced(data)
     source, target = find_domains(data)
+    shots, validation = _given(data, target) if data.setting == "ssda" else (None, None)
+    if need_validation and validation is None:
+        raise ValueError(_no_validation(data))
     split = protocols.apply(
         source,
         target,
         setting=data.setting,
         classes=data.pda_classes,
         shots=data.shots,
-        published=_published(data, target) if data.setting == "ssda" else None,
+        published=shots,
+        validation=validation,
         imbalanced=data.imbalanced,
         keep=data.imbalanced_keep,
         seed=data.split_seed,
     )
-    domains = Domains(split.source, split.target, split.labelled_target, protocol=split.protocol)
+    domains = Domains(split.source, split.target, split.labelled_target, split.validation, protocol=split.protocol)
     domains = _without_bad(domains, data, workers, advance)
     caches = {role: find_packed(images, data.cache, data.resize) for role, images in domains.lists().items()}
     notes = [note for _, note in caches.values() if note] + count_notes(data.name, [source, target])
+    notes += _overlap_notes(domains)
     return dataclasses.replace(
         domains, packed={role: packed for role, (packed, _) in caches.items() if packed}, notes=notes
     )
@@ -131,16 +146,74 @@ def count_notes(name: str, lists: list[ImageList]) -> list[str]:
     ]
 
 
-def _published(data: DataConfig, target: ImageList) -> tuple[ImageList, ImageList] | None:
-    """SSDA's published split: given by data.labelled_target beside a target list, or found in the root."""
+def _refuse_misplaced(data: DataConfig) -> None:
+    """An error for the field of a validation list where none is read."""
+    if data.validation is None:
+        return
+    if data.setting != "ssda":
+        raise ValueError(
+            f"data.validation goes with data.setting=ssda, and the setting is {data.setting}, which has no labelled "
+            "target images: leave it out (--set data.validation=none), or use --setting ssda"
+        )
+    if data.name != "lists":
+        raise ValueError(
+            f"data.validation goes with data.name=lists, and the data set is {data.name}: leave it out "
+            "(--set data.validation=none). The published lists have a validation list of their own, which is found"
+        )
+
+
+def _given(data: DataConfig, target: ImageList) -> tuple[tuple[ImageList, ImageList] | None, ImageList | None]:
+    """SSDA's lists that are not drawn: labelled and unlabelled target images, and those set aside for validation.
+
+    By their fields beside a target list, or found in the root, where the validation list goes with the published shots.
+    """
+    if data.name == "lists":
+        labelled, validation = (_target_list(file, target) for file in (data.labelled_target, data.validation))
+        return None if labelled is None else (labelled, target), validation
     if data.labelled_target is not None:
-        if data.name != "lists":
-            raise ValueError("data.labelled_target goes with data.name=lists; other data sets find or draw the split")
-        paths, labels = read_list(data.labelled_target, target.root, num_classes=len(target.classes))
-        return ImageList(Path(data.labelled_target).stem, target.root, paths, labels, target.classes), target
+        raise ValueError("data.labelled_target goes with data.name=lists; other data sets find or draw the split")
+    found = None
     if data.name in DATA_SETS and data.root is not None:
-        return published_shots(DATA_SETS[data.name], Path(data.root), str(data.target), data.shots)
-    return None
+        found = published_shots(DATA_SETS[data.name], Path(data.root), str(data.target), data.shots)
+    return (None, None) if found is None else (found[:2], found.validation)
+
+
+def _target_list(file: str | None, target: ImageList) -> ImageList | None:
+    """Labelled images of the target, from a list file."""
+    if file is None:
+        return None
+    paths, labels = read_list(file, target.root, num_classes=len(target.classes))
+    return ImageList(Path(file).stem, target.root, paths, labels, target.classes)
+
+
+def _no_validation(data: DataConfig) -> str:
+    """Why there is no validation list, and what to do."""
+    known = DATA_SETS.get(data.name)
+    if data.name == "lists":
+        where = "give its list file by --set data.validation=FILE"
+    elif known is not None and known.ssda:
+        shots = f"labeled_target_images_{known.ssda_names.get(str(data.target), data.target)}_{data.shots}.txt"
+        where = (
+            f"expected {validation_file(known, str(data.target))} beside the published {shots}, as in "
+            f"{Path(str(data.root)) / 'txt' / known.ssda} (there are lists for data.shots=1 and 3)"
+        )
+    else:
+        where = f"{data.name} has no published one; list files of your own, by --data lists, may have (data.validation)"
+    return (
+        f"train.select=validation needs a validation list, and {data.target} has none: {where}. "
+        "Or choose by what needs no labels: --select entropy, mutual_information or neighbourhood_density"
+    )
+
+
+def _overlap_notes(domains: Domains) -> list[str]:
+    """Where validation images stand among the unlabelled ones, which a method may see."""
+    both = domains.validation.shared_with(domains.target) if domains.validation is not None else []
+    if domains.validation is None or not both:
+        return []
+    return [
+        f"{domains.validation.name}: {len(both):,} of its {len(domains.validation):,} images are among the unlabelled "
+        f"ones of {domains.target.name} too, and stay there, without their labels"
+    ]
 
 
 def _without_bad(domains: Domains, data: DataConfig, workers: int, advance: Advance | None) -> Domains:

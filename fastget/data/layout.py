@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +34,16 @@ def read_domain(known: DataSet, root: Path, domain: str) -> ImageList:
     return _from_folders(known, root, domain)
 
 
-def published_shots(known: DataSet, root: Path, domain: str, shots: int) -> tuple[ImageList, ImageList] | None:
-    """SSDA's labelled and unlabelled target list, where the published ones are in place."""
+class Published(NamedTuple):
+    """SSDA's published lists of a target."""
+
+    labelled: ImageList
+    unlabelled: ImageList
+    validation: ImageList | None  # set aside for choosing a checkpoint, where it is in place
+
+
+def published_shots(known: DataSet, root: Path, domain: str, shots: int) -> Published | None:
+    """SSDA's lists of a target, where the published ones are in place."""
     if not known.ssda:
         return None
     name = known.ssda_names.get(domain, domain)
@@ -42,6 +51,9 @@ def published_shots(known: DataSet, root: Path, domain: str, shots: int) -> tupl
     folder = next((f for f in ssda_folders(known, root) if all((f / file).is_file() for file in files)), None)
     if folder is None:
         return None
+    validation = validation_file(known, domain)
+    if (folder / validation).is_file():
+        files.append(validation)
     images_root = _images_root(known, root)
     classes = read_domain(known, root, domain).classes
     lists = []
@@ -49,7 +61,12 @@ def published_shots(known: DataSet, root: Path, domain: str, shots: int) -> tupl
         paths, labels = read_list(folder / file, images_root, num_classes=known.num_classes)
         renamed = [f"{domain}/{path.removeprefix(f'{name}/')}" if name != domain else path for path in paths]
         lists.append(ImageList(Path(file).stem, images_root, renamed, labels, classes))
-    return lists[0], lists[1]
+    return Published(lists[0], lists[1], lists[2] if len(lists) == 3 else None)
+
+
+def validation_file(known: DataSet, domain: str) -> str:
+    """What the published validation list is called: one list of three images a class, whatever the shots."""
+    return f"validation_target_images_{known.ssda_names.get(domain, domain)}_3.txt"
 
 
 def ssda_folders(known: DataSet, root: Path) -> Iterator[Path]:

@@ -56,6 +56,11 @@ class ImageList:
         paths = [self.paths[i] for i in index.tolist()]
         return ImageList(self.name, self.root, paths, self.labels[index], self.classes)
 
+    def shared_with(self, other: ImageList) -> list[str]:
+        """The paths of the images that stand in the other list too, by the file that they are."""
+        there = set(other.files())
+        return [path for path, file in zip(self.paths, self.files(), strict=True) if file in there]
+
     def counts(self) -> NDArray[np.int64]:
         """(C,) labelled images of each class."""
         return np.bincount(self.labels[self.labels != UNLABELLED], minlength=len(self.classes))
@@ -106,7 +111,8 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
                     yield number, line
     except OSError as error:
         raise ValueError(
-            f"cannot read the list file {file}: {error.strerror}; give its path by --source or --target"
+            f"cannot read the list file {file}: {error.strerror}; check the path given by --source, --target, "
+            "data.labelled_target or data.validation"
         ) from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not UTF-8 text ({error}): a list file has lines of `path label`") from error

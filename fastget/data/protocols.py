@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastget.common.files import path_keys
+from fastget.common.text import and_more
 from fastget.data.lists import UNLABELLED, ImageList
 
 Setting = Literal["uda", "pda", "ssda"]
@@ -31,6 +32,7 @@ class Split:
     source: ImageList
     target: ImageList  # what the method adapts to, and what is evaluated; SSDA: the unlabelled part
     labelled_target: ImageList | None  # SSDA's shots
+    validation: ImageList | None = None  # SSDA's images whose labels no step trains on, where given
     protocol: dict[str, Any] = field(default_factory=dict)  # how they came about: split.json of the run
 
 
@@ -42,6 +44,7 @@ def apply(
     classes: int | None = None,  # PDA: how many of the target's classes are kept; none: half of them
     shots: int = 3,  # SSDA: labelled images a class
     published: tuple[ImageList, ImageList] | None = None,  # SSDA: the labelled and unlabelled list, where given
+    validation: ImageList | None = None,  # SSDA: the validation list, where given
     imbalanced: bool = False,
     keep: float = 0.3,
     seed: int = 0,
@@ -56,12 +59,14 @@ def apply(
     elif setting == "ssda":
         labelled, target = published or ssda(target, shots, seed)
         protocol |= {"shots": shots, "split": "published lists" if published else f"drawn with seed {seed}"}
+        if validation is not None:
+            _refuse_leak(validation, labelled, drawn=published is None)
     if imbalanced:
         target = imbalance(target, keep, seed)
         protocol |= {"imbalanced_keep": keep, "split_seed": seed}
-    lists = {"source": source, "target": target} | ({"labelled_target": labelled} if labelled else {})
-    protocol["lists"] = {role: describe(images) for role, images in lists.items()}
-    return Split(source, target, labelled, protocol)
+    lists = {"source": source, "target": target, "labelled_target": labelled, "validation": validation}
+    protocol["lists"] = {role: describe(images) for role, images in lists.items() if images is not None}
+    return Split(source, target, labelled, validation, protocol)
 
 
 def pda(target: ImageList, count: int) -> ImageList:
@@ -132,6 +137,18 @@ def _need_labels(target: ImageList, setting: str) -> None:
         raise ValueError(
             f"the {setting} protocol splits the target {target.name} by class, but its list has no labels: "
             "give a labelled list or class folders, or use --setting uda without data.imbalanced"
+        )
+
+
+def _refuse_leak(validation: ImageList, shots: ImageList, *, drawn: bool) -> None:
+    """An error for an image that is trained on with its label, and is to tell a good checkpoint from a bad one."""
+    both = validation.shared_with(shots)
+    if both:
+        mend = ", or draw other shots by data.split_seed" if drawn else f", or from {shots.name}"
+        raise ValueError(
+            f"the validation list {validation.name} must hold none of the labelled shots, since a checkpoint is not "
+            f"chosen by images that it is trained on, and it holds {len(both):,} of them: {and_more(both)}. "
+            f"Remove them from {validation.name}{mend}"
         )
 
 

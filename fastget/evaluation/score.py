@@ -1,6 +1,7 @@
 """What predictions for a whole list are worth.
 
-Accuracy needs the target's labels: it is for reporting, never for selecting. The criteria of `selection` need none.
+Accuracy needs the target's labels: it is for reporting, never for selecting. The criteria of `selection` need none,
+but for SSDA's validation list, whose labels are given for that.
 
 Shapes: N images, C classes.
 """
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastget.common.choices import Criterion
 from fastget.common.ranks import Ranks
 from fastget.data.lists import UNLABELLED
 from fastget.evaluation.infer import Inferred, infer
@@ -34,9 +36,22 @@ class Evaluation:
     mean_class_accuracy: float | None  # the mean over the classes that the list holds
     per_class: list[float | None]  # (C,) None for a class without images
     label_free: dict[str, float | None] = field(default_factory=dict)
+    validation: Evaluation | None = None  # the same network on SSDA's validation list, where there is one
 
     def metrics(self) -> dict[str, Any]:
         return {"accuracy": self.accuracy, "mean_class_accuracy": self.mean_class_accuracy}
+
+    def logged(self) -> dict[str, Any]:
+        """All figures, as a line of metrics.jsonl has them."""
+        held_out = self.validation.metrics() if self.validation is not None else {}
+        named = {f"validation_{name}": value for name, value in held_out.items()}
+        return {**self.metrics(), **self.label_free, **named}
+
+    def criterion(self, name: Criterion) -> float | None:
+        """What a checkpoint is chosen by."""
+        if name == "validation":
+            return None if self.validation is None else self.validation.mean_class_accuracy
+        return self.label_free.get(name)
 
 
 def evaluate(network: Network, loader: Loader, ranks: Ranks | None = None) -> Evaluation:
@@ -54,7 +69,7 @@ def assess(share: Inferred, ranks: Ranks) -> Evaluation:
     shares = list(zip(*ranks.gather([part.cpu() for part in mine]), strict=True))
     i, p, c, y = (torch.cat(part) for part in shares[:4])
     if not len(p):
-        raise RuntimeError("none of the target's images can be read any more: run `fastget data check`")
+        raise RuntimeError("none of the images to evaluate can be read any more: run `fastget data check`")
     label_free = criteria(float(sum(shares[4])) / len(p), sum(shares[5]) / len(p), torch.cat(shares[6]))
     return score(i, p, c, y, P.shape[1], label_free)
 

@@ -1,5 +1,7 @@
 """What can be said of a model without target labels, so that a checkpoint can be chosen honestly.
 
+`validation` alone takes labels: those of the images that SSDA sets aside for it, which are not trained on.
+
 Shapes: N images, C classes, M <= N images of a sample.
 """
 
@@ -12,7 +14,12 @@ from fastget.common.choices import Criterion
 
 SAMPLE = 2048  # images of the neighbourhood measure, which is quadratic in them
 # name -> whether more of it is better
-CRITERIA: dict[Criterion, bool] = {"entropy": False, "mutual_information": True, "neighbourhood_density": True}
+CRITERIA: dict[Criterion, bool] = {
+    "entropy": False,
+    "mutual_information": True,
+    "neighbourhood_density": True,
+    "validation": True,
+}
 
 
 def entropy(probabilities: Tensor) -> Tensor:
@@ -38,7 +45,7 @@ def criteria(
     mean_probabilities: Tensor,  # (C,)
     sample: Tensor,  # (M, C)
 ) -> dict[str, float | None]:
-    """The three measures, by the names of CRITERIA."""
+    """The three measures without labels, by the names of CRITERIA."""
     mutual = float(entropy(mean_probabilities)) - mean_entropy
     density = neighbourhood_density(sample) if len(sample) > 1 else None
     return {"entropy": mean_entropy, "mutual_information": mutual, "neighbourhood_density": density}

@@ -1,6 +1,7 @@
 """summary.json: a finished run's figures, typed, for everything that reads a run.
 
-The headline is the final model. Target labels serve these figures only, and nothing is selected by them.
+The headline is the final model. Target labels serve these figures only, and nothing is selected by them; SSDA's
+validation list, which may select, has figures of its own.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ class Summary(Mapping[str, Any]):
     source: str
     target: str
     steps: int
-    images: dict[str, int]  # by role: source, target, labelled_target
+    images: dict[str, int]  # by role: source, target, labelled_target, validation
     accuracy: float | None  # None: the target has no labels
     mean_class_accuracy: float | None
     source_only: dict[str, Any] | None  # the model at the end of the warm-up, before it adapts
     per_class_accuracy: dict[str, float | None]  # None: no image of that class
+    validation: dict[str, Any] | None = None  # the final model on SSDA's validation list, and its images
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.__dataclass_fields__:
@@ -86,6 +88,10 @@ def over_seeds(parts: Sequence[SeedSummary]) -> SeedsSummary:
         figures[f"{name}_per_seed"] = values if known else None
     before = [part.source_only for part in parts if part.source_only is not None]
     figures["source_only"] = {name: _mean([b[name] for b in before]) for name in FIGURES} if before else None
+    held_out = [part.validation for part in parts if part.validation is not None]
+    if held_out:
+        figures["validation"] = {name: _mean([h[name] for h in held_out]) for name in FIGURES}
+        figures["validation"]["images"] = held_out[0]["images"]
     figures["per_class_accuracy"] = {
         name: _mean([part.per_class_accuracy[name] for part in parts]) for name in first.per_class_accuracy
     }

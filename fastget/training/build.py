@@ -84,7 +84,8 @@ class Loaders:
         self.source = self.training("source", batch)
         self.target = self.training("target", batch - labelled)
         self.shots = self.training("labelled_target", labelled) if labelled else None
-        self.evaluation = self._evaluation()
+        self.evaluation = self._evaluation("target")
+        self.validation = self._evaluation("validation") if domains.validation is not None else None
 
     @property
     def epoch_steps(self) -> int:
@@ -107,13 +108,11 @@ class Loaders:
         )
         return self._loader(role, sampler)
 
-    def _evaluation(self) -> Loader:
+    def _evaluation(self, role: str) -> Loader:
         data, ranks = self._config.data, self._ranks
-        images = len(self._domains.target)
+        images = len(self._domains.lists()[role])
         margin = data.resize - data.crop
-        return self._loader(
-            "target", EvalSampler(images, EVAL_BATCH, margin=margin, rank=ranks.rank, world=ranks.world)
-        )
+        return self._loader(role, EvalSampler(images, EVAL_BATCH, margin=margin, rank=ranks.rank, world=ranks.world))
 
     def _loader(self, role: str, sampler: TrainSampler | EvalSampler) -> Loader:
         data, domains = self._config.data, self._domains

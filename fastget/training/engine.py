@@ -5,6 +5,7 @@ Nothing in a step waits for the device: losses are summed there, and the loop re
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
@@ -185,9 +186,13 @@ class Engine:
         return bool(torch.isfinite(torch.stack(sums)).all())
 
     def evaluate(self) -> Evaluation:
-        """The current model on the target."""
+        """The current model on the target, and on SSDA's validation list where there is one."""
         with self.timer.phase("evaluation"):
-            return evaluate(self.network, self.loaders.evaluation, self.ranks)
+            result = evaluate(self.network, self.loaders.evaluation, self.ranks)
+            if self.loaders.validation is None:
+                return result
+            held_out = evaluate(self.network, self.loaders.validation, self.ranks)
+            return dataclasses.replace(result, validation=held_out)
 
     # --- checkpoints --------------------------------------------------------------------------
 

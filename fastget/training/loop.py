@@ -152,7 +152,7 @@ class Loop:
         with self.clock.paused():
             result = engine.evaluate()
             if engine.ranks.main:
-                self.run.log(step=engine.step, **result.metrics(), **result.label_free)
+                self.run.log(step=engine.step, **result.logged())
                 self.display.evaluated(engine.step, result)
                 self._show(result)
             self._select(result)
@@ -169,10 +169,12 @@ class Loop:
             board.images(engine.step, {"source": engine.loaders.source, "target": engine.loaders.target})
 
     def _select(self, result: Evaluation) -> None:
-        """Keep the checkpoint that is best by a criterion that needs no target labels."""
+        """Keep the checkpoint that is best by the criterion of train.select."""
         name = self.engine.config.train.select
-        value = result.label_free.get(name)
-        if name == "none" or value is None or not better(name, value, self.best.get(name)):
+        if name == "none":
+            return
+        value = result.criterion(name)
+        if value is None or not better(name, value, self.best.get(name)):
             return
         self.best = {name: value}
         state = {**self._sound_state(), "selected_by": self.best}

@@ -79,7 +79,8 @@ def train(
 def _load_domains(config: Config, console: Console, quiet: bool) -> Domains:
     """The lists, after a quick look at every file, with a progress bar where that takes long; what was left out."""
     with progress_bar("looking at the images", None, console, hidden=quiet) as advance:
-        domains = load_domains(config.data, advance=advance)
+        need_validation = config.train.select == "validation"
+        domains = load_domains(config.data, advance=advance, need_validation=need_validation)
     for note in domains.notes:
         console.print(note, highlight=False, markup=False)
     if domains.left_out:
@@ -180,9 +181,15 @@ def summarise(engine: Engine, final: Evaluation, bad: list[dict[str, Any]]) -> S
         accuracy=final.accuracy,
         mean_class_accuracy=final.mean_class_accuracy,
         label_free=final.label_free,
+        validation=_validation(final),
         source_only=engine.before_metrics,
         per_class_accuracy=dict(zip(domains.target.classes, final.per_class, strict=True)),
     )
+
+
+def _validation(final: Evaluation) -> dict[str, Any] | None:
+    held_out = final.validation
+    return None if held_out is None else {**held_out.metrics(), "images": len(held_out.index)}
 
 
 def _print_end(console: Console, summary: Summary, folder: Path) -> None:

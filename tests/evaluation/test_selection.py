@@ -33,5 +33,7 @@ def test_better() -> None:
     assert better("entropy", 0.1, 0.2)
     assert better("mutual_information", 0.3, 0.2)
     assert not better("neighbourhood_density", 0.1, 0.2)
+    assert better("validation", 0.3, 0.2)
+    assert not better("validation", 0.2, 0.2)  # the first of equals stays
     assert better("entropy", 0.1, None)
     assert not better("entropy", None, 0.1)

@@ -63,8 +63,8 @@ def test_its_summary_is_read() -> None:
     assert isinstance(summary, SeedSummary)
     content = json.loads((OLD / "summary.json").read_text())
     assert (summary.method, summary.accuracy, summary.seed) == (content["method"], content["accuracy"], 0)
-    new = {"base": "plain", "recipe": "default", "settings": {}}  # what that version had no word for
-    assert summary.to_dict() == {**content, **new}
+    added = {"base": "plain", "recipe": "default", "settings": {}, "validation": None}  # since then
+    assert summary.to_dict() == content | added
 
 
 @pytest.mark.parametrize("name", ["checkpoints/final.pt", STEPS, ""])

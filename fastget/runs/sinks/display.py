@@ -65,13 +65,14 @@ class Display:
         self.figures.plain = ", ".join(words)
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        if evaluation.accuracy is None or self.quiet:
-            return
-        self.console.print(
-            f"  step {step:>6}/{self.steps}   target accuracy {percent(evaluation.accuracy)}   "
-            f"mean class accuracy {percent(evaluation.mean_class_accuracy)}",
-            highlight=False,
-        )
+        words = [f"step {step:>6}/{self.steps}"]
+        if evaluation.accuracy is not None:
+            words.append(f"target accuracy {percent(evaluation.accuracy)}")
+            words.append(f"mean class accuracy {percent(evaluation.mean_class_accuracy)}")
+        if evaluation.validation is not None:
+            words.append(f"validation {percent(evaluation.validation.mean_class_accuracy)}")
+        if len(words) > 1 and not self.quiet:
+            self.console.print(f"  {'   '.join(words)}", highlight=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         self.console.print(Text.assemble(("warning: ", "yellow"), text))

@@ -38,7 +38,7 @@ class Board:
             self._writer.add_scalar(f"run/{name}", value, step)
 
     def evaluated(self, step: int, result: Evaluation) -> None:
-        """An evaluation; accuracies are marked as what they are, oracles."""
+        """An evaluation; the target's accuracies are marked as what they are, oracles."""
         if not self.on:
             return
         for name, value in result.metrics().items():
@@ -47,6 +47,8 @@ class Board:
         for name, value in result.label_free.items():
             if value is not None:
                 self._writer.add_scalar(f"target (label-free)/{name}", value, step)
+        for name, value in result.validation.metrics().items() if result.validation is not None else ():
+            self._writer.add_scalar(f"validation/{name}", value, step)
         self._writer.flush()
 
     def figures(self, step: int, figures: Mapping[str, Tensor], target: ImageList) -> None:
