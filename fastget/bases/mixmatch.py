@@ -19,7 +19,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fastget.bases.base import Base, Losses, Need, Step, widened
@@ -83,12 +82,9 @@ class MixMatch(Base):
         """Each row of this rank with the row of the global batch that the step's permutation gives it."""
         pooled = [global_rows(part) for part in images], [global_rows(part) for part in labels]
         counts = [len(part) for part in pooled[0]]
-        share, order = draw(step, sum(counts), self.config.alpha)
-        mine = np.concatenate(
-            [start + rank() * len(part) + np.arange(len(part))
-             for start, part in zip(np.cumsum([0, *counts[:-1]]), images, strict=True)]
-        )  # fmt: skip
-        partner = torch.from_numpy(order[mine]).to(images[0].device, non_blocking=True)
+        share, order = draw(step, sum(counts), self.config.alpha, images[0].device)
+        starts = [sum(counts[:i]) + rank() * len(part) for i, part in enumerate(images)]
+        partner = torch.cat([order[start : start + len(part)] for start, part in zip(starts, images, strict=True)])
         x, y = (share * torch.cat(own) + (1 - share) * torch.cat(every)[partner]
                 for own, every in zip((images, labels), pooled, strict=True))  # fmt: skip
         return x, y
@@ -108,10 +104,19 @@ def mean_of(first: Seen, second: Seen) -> Seen:
     return Seen((first.features + second.features) / 2, log_p, first.index, first.classifier, first.progress)
 
 
-def draw(step: Step, rows: int, alpha: float) -> tuple[float, NDArray[np.int64]]:
-    """The share of a row itself in its mixture, at least a half, and a permutation of all rows."""
+def draw(step: Step, rows: int, alpha: float, device: torch.device) -> tuple[float, Tensor]:
+    """The share of a row itself in its mixture, at least a half, and a permutation of all rows, (rows,) int64, made on
+    the device and the same on any."""
     key = np.array([step.seed, zlib.crc32(b"mixmatch")], dtype=np.uint64)
-    philox = np.random.Philox(key=key, counter=np.array([0, 0, step.number, 0], dtype=np.uint64))
-    order = np.argsort(philox.random_raw(rows), kind="stable")
-    share = float(np.random.Generator(philox).beta(alpha, alpha))
-    return max(share, 1 - share), order
+    generator = np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, step.number, 0], np.uint64)))
+    share = float(generator.beta(alpha, alpha))
+    start = int(generator.integers(-(2**63), 2**63))
+    return max(share, 1 - share), torch.argsort(scrambled(torch.arange(rows, device=device), start))
+
+
+def scrambled(x: Tensor, start: int) -> Tensor:
+    """splitmix64 of start + x, for int64, which wraps: 64 bits that look random, no two alike."""
+    x = (x + start) * -0x61C8864680B583EB
+    x = (x ^ (x >> 30 & (1 << 34) - 1)) * -0x40A7B892E31B1A47
+    x = (x ^ (x >> 27 & (1 << 37) - 1)) * -0x6B2FB644ECCEEE15
+    return x ^ (x >> 31 & (1 << 33) - 1)

@@ -33,7 +33,8 @@ def weighted_cross_entropy(
     global one."""
     labels, weights = labels.detach(), weights.detach()
     each = F.cross_entropy(z, labels.clamp_min(0), reduction="none")
-    return global_sum((weights * each).sum()) / _not_zero(global_sum(weights.sum()))
+    shares = weights / _not_zero(global_sum(weights.sum()))
+    return global_sum((shares * each).sum())
 
 
 def sharpen_by_column(p: Tensor) -> Tensor:
@@ -46,7 +47,7 @@ def sharpen_by_column(p: Tensor) -> Tensor:
 def _not_zero(total: Tensor) -> Tensor:
     """0 / total is 0 where nothing was summed. No larger floor: a class may be ever so rare, and its column still sums
     to 1."""
-    return total.clamp_min(torch.finfo(total.dtype).tiny)
+    return torch.where(total == 0, 1, total)
 
 
 class PL(Method):

@@ -23,6 +23,7 @@ from fastget.evaluation.score import Evaluation, assess, evaluate
 from fastget.loading.loader import Batch
 from fastget.methods.base import Seen
 from fastget.training.build import Loaders, build_model, distributed, optimizer_of
+from fastget.training.optim import fill_momentum
 from fastget.training.schedule import make_plan, set_lr, weight
 
 
@@ -66,6 +67,8 @@ class Engine:
         self.optimizer = optimizer_of(self.model, config, device)
         self.step_model = distributed(self.model, device, self.ranks)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
+        if self.scaler.is_enabled():
+            fill_momentum(self.optimizer)
         self.loaders = Loaders(config, seed, domains, device, self.ranks, self.model.needs)
         self.plan = make_plan(config.train, type(self.method), self.loaders.epoch_steps)
         self.step = 0  # steps done

@@ -63,7 +63,7 @@ def test_its_summary_is_read() -> None:
     assert isinstance(summary, SeedSummary)
     content = json.loads((OLD / "summary.json").read_text())
     assert (summary.method, summary.accuracy, summary.seed) == (content["method"], content["accuracy"], 0)
-    added = {"base": "plain", "recipe": "default", "settings": {}, "validation": None}  # since then
+    added: dict[str, object] = {"base": "plain", "recipe": "default", "settings": {}, "validation": None}  # since then
     assert summary.to_dict() == content | added
 
 

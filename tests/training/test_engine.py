@@ -12,14 +12,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastget import bases, methods
 from fastget.common.precision import choose_precision, cpu_has_bfloat16
-from fastget.config import Config
+from fastget.config import Config, OptimConfig
 from fastget.data.find import load_domains
 from fastget.methods.get.method import GetMethod
 from fastget.methods.get.module import GeT
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.selftest.engine import steps
 from fastget.training.engine import Engine
-from fastget.training.optim import choose_impl
+from fastget.training.optim import build_optimizer, choose_impl, fill_momentum
 from fastget.training.train import train
 from tests.support import PAIRS, fitting, metrics, tiny
 
@@ -138,6 +138,26 @@ def test_float16_overflow_skips_the_step_and_the_memory(method: str, base: str) 
         moved = [name for name, value in engine.model.state_dict().items() if not torch.equal(value, before[name])]
         assert "network.classifier.weight" in moved
         assert any(name.startswith("method.") for name in moved) == any(n.startswith("method.") for n in before)
+
+
+def test_a_first_step_that_overflows_leaves_no_trace() -> None:
+    """torch's fused SGD would go on with a momentum that nobody filled."""
+    parameter = torch.nn.Parameter(torch.ones(1000))
+    optimizer = build_optimizer(OptimConfig(impl="fused"), [], [parameter], CPU)
+    fill_momentum(optimizer)
+    scaler = torch.amp.GradScaler("cpu")
+    for factor in (torch.inf, 1.0):
+        junk = [torch.full((1000,), torch.nan) for _ in range(50)]  # what an unfilled tensor would be made of
+        del junk
+        optimizer.zero_grad()
+        scaler.scale(factor * parameter.sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    plain = torch.nn.Parameter(torch.ones(1000))
+    optimizer = build_optimizer(OptimConfig(impl="plain"), [], [plain], CPU)
+    plain.sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(parameter, plain)
 
 
 def test_float16_and_bfloat16_follow_float32() -> None:
