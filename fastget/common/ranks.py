@@ -82,6 +82,11 @@ def world_size(group: dist.ProcessGroup | None = None) -> int:
     return dist.get_world_size(group)
 
 
+def this_rank() -> int:
+    """This process's place among those that share a batch: 0 where none were joined."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
 def global_sum(value: Tensor) -> Tensor:
     """The sum over ranks, on each of them; the value itself where there is one. What is made of it is the same on all
     ranks and carries the gradient of the global batch, as DistributedDataParallel averages it."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastget.methods import atdoc_na
+from fastget.methods import neighbours
 from fastget.methods.atdoc_na import AtdocNA, neighbour_labels
 from fastget.methods.base import Seen, Task
 from fastget.methods.pl import sharpen_by_column, weighted_cross_entropy
@@ -52,7 +52,7 @@ def memory(seed: int = 3) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("k", [1, 5, N - 1, 3 * N])
 @pytest.mark.parametrize("chunk", [7, 65_536])
 def test_labels_and_weights(k: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atdoc_na, "CHUNK", chunk)
+    monkeypatch.setattr(neighbours, "LOOK", chunk * 8 * (9 + D))
     memory_f, memory_q = memory()
     f, index = random(9, D, seed=1), torch.arange(9) * 3
     labels, weights = neighbour_labels(f, index, memory_f, memory_q, k)
