@@ -59,7 +59,7 @@ class AtdocNA(Method):
         less = "" if config.store == "float16" else "; atdoc-na.store=float16 halves it"
         return (
             f"{config.title} keeps {task.target_images:,} x ({task.feature_dim} + {task.num_classes}) numbers in "
-            f"{config.store}: {amount}{each}{less}. Its look-up takes {LOOK // 2**20} MiB more at most"
+            f"{config.store}: {amount}{each}{less}. Its look-up takes at most {LOOK // 2**20} MiB more"
         )
 
     @torch.no_grad()
