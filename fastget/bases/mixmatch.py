@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fastget.bases.base import Base, Losses, Need, Step, widened
 from fastget.bases.settings import MixMatch as Settings
-from fastget.common.ranks import global_rows, rank
+from fastget.common.ranks import global_rows, this_rank
 from fastget.methods.base import Seen, Term
 from fastget.methods.mixmatch import mixmatch_guess
 
@@ -83,7 +83,7 @@ class MixMatch(Base):
         pooled = [global_rows(part) for part in images], [global_rows(part) for part in labels]
         counts = [len(part) for part in pooled[0]]
         share, order = draw(step, sum(counts), self.config.alpha, images[0].device)
-        starts = [sum(counts[:i]) + rank() * len(part) for i, part in enumerate(images)]
+        starts = [sum(counts[:i]) + this_rank() * len(part) for i, part in enumerate(images)]
         partner = torch.cat([order[start : start + len(part)] for start, part in zip(starts, images, strict=True)])
         x, y = (share * torch.cat(own) + (1 - share) * torch.cat(every)[partner]
                 for own, every in zip((images, labels), pooled, strict=True))  # fmt: skip

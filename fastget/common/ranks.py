@@ -82,7 +82,7 @@ def world_size(group: dist.ProcessGroup | None = None) -> int:
     return dist.get_world_size(group)
 
 
-def rank() -> int:
+def this_rank() -> int:
     """This process's place among those that share a batch: 0 where none were joined."""
     return dist.get_rank() if world_size() > 1 else 0
 
@@ -127,7 +127,7 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        mine = gradients[0].chunk(world_size())[rank()]
+        mine = gradients[0].chunk(world_size())[this_rank()]
         return mine * world_size()
 
 

@@ -2,55 +2,38 @@
 
 The memory holds the feature and the sharpened prediction of every target image. An image that no batch has shown yet
 has a row of zeros and takes no part in any vote (in the public code it votes with a random feature and a uniform
-prediction, so that class 0 wins).
+prediction, so that class 0 wins). Several ranks share it out: image i's row is on rank i // S, S = ceil(N / W). A
+checkpoint holds all of it, in one piece.
 
-Shapes: B target images, C classes, D feature width, N images in the memory, K neighbours.
+Shapes: B target images, C classes, D feature width, N images in all, W ranks, S rows on each.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fastget.common.ranks import global_rows
+from fastget.common.ranks import global_rows, global_sum, this_rank, world_size
 from fastget.methods import settings
 from fastget.methods.base import Method, Seen, Task, Term
+from fastget.methods.neighbours import LOOK, filled, neighbour_labels, shared_neighbour_labels, wide
 from fastget.methods.pl import sharpen_by_column, weighted_cross_entropy
 
-CHUNK = 65_536  # rows of the memory looked at together: no (B, N) matrix is made of a large one
-NO_LABEL = -1
+__all__ = ["AtdocNA", "bytes_kept", "neighbour_labels"]
+
+MEMORY = ("memory_f", "memory_q")
+GATHERED = 2**24  # bytes of the memory that a checkpoint takes from each rank at a time
 
 
-def filled(memory_f: Tensor) -> Tensor:
-    """(N,) which rows of the memory a batch has filled."""
-    return memory_f.abs().amax(1) > 0
-
-
-def neighbour_labels(
-    f: Tensor,  # (B, D)
-    index: Tensor,  # (B,) int64, each image's own row of the memory
-    memory_f: Tensor,  # (N, D) unit features; a row of zeros was never filled
-    memory_q: Tensor,  # (N, C)
-    k: int,
-) -> tuple[Tensor, Tensor]:
-    """a_b = mean of memory_q over the k rows nearest to f_b by inner product, its own row and empty ones left out:
-    (labels argmax_c a_b, weights max_c a_b). Fewer than k: the mean over those; none: label -1, weight 0."""
-    best = f.new_full((len(f), 0), -torch.inf)
-    where = index.new_zeros(len(f), 0)
-    for start in range(0, len(memory_f), CHUNK):
-        part = memory_f[start : start + CHUNK]
-        rows = torch.arange(start, start + len(part), device=f.device)
-        near = (f @ part.T).masked_fill((rows == index[:, None]) | ~filled(part), -torch.inf)
-        best, where = torch.cat([best, near], 1), torch.cat([where, rows.expand(len(f), -1)], 1)
-        best, top = best.topk(min(k, best.shape[1]), dim=1)
-        where = where.gather(1, top)
-    there = torch.isfinite(best)
-    votes = (memory_q[where] * there[..., None]).sum(1) / there.sum(1, keepdim=True).clamp_min(1)
-    weights, labels = votes.max(1)
-    return labels.masked_fill(~there.any(1), NO_LABEL), weights
+def bytes_kept(config: settings.AtdocNA, task: Task, ranks: int) -> int:
+    """Of the memory, on each rank."""
+    rows = math.ceil(task.target_images / ranks)
+    return rows * (task.feature_dim + task.num_classes) * (2 if config.store == "float16" else 4)
 
 
 class AtdocNA(Method):
@@ -58,44 +41,102 @@ class AtdocNA(Method):
 
     Config = settings.AtdocNA
     config: settings.AtdocNA
-    memory_f: Tensor
-    memory_q: Tensor
+    memory_f: Tensor  # (S, D) this rank's share; the last one's may end in rows of no image, which stay empty
+    memory_q: Tensor  # (S, C)
 
     def __init__(self, config: settings.AtdocNA, task: Task) -> None:
         super().__init__(config, task)
-        self.register_buffer("memory_f", torch.zeros(task.target_images, task.feature_dim))
-        self.register_buffer("memory_q", torch.zeros(task.target_images, task.num_classes))
+        share = math.ceil(task.target_images / world_size())
+        dtype = torch.float16 if config.store == "float16" else None  # none: torch's default, float32
+        for name, width in zip(MEMORY, (task.feature_dim, task.num_classes), strict=True):
+            self.register_buffer(name, torch.zeros(share, width, dtype=dtype))
+
+    @classmethod
+    def keeps(cls, config: settings.AtdocNA, task: Task, ranks: int) -> str:
+        size = bytes_kept(config, task, ranks) / 2**20
+        amount = f"{size / 1024:,.2f} GiB" if size >= 1024 else f"{size:,.1f} MiB"
+        each = f" on each of {ranks} ranks" if ranks > 1 else ""
+        less = "" if config.store == "float16" else "; atdoc-na.store=float16 halves it"
+        return (
+            f"{config.title} keeps {task.target_images:,} x ({task.feature_dim} + {task.num_classes}) numbers in "
+            f"{config.store}: {amount}{each}{less}. Its look-up takes at most {LOOK // 2**20} MiB more"
+        )
+
+    @torch.no_grad()
+    def neighbours(self, seen: Seen) -> tuple[Tensor, Tensor]:
+        """(B,) labels, -1 where there is none, and their weights. Every rank calls it."""
+        f = seen.features.to(wide(seen.features.dtype))
+        return shared_neighbour_labels(f, seen.index, self.memory_f, self.memory_q, self.config.neighbours)
+
+    def labels(self, seen: Seen) -> Tensor:
+        """(B,) int64 hard labels, -1 where there is none."""
+        return self.neighbours(seen)[0]
 
     def forward(self, seen: Seen) -> Term:
-        f = seen.features.detach().to(self.memory_f.dtype)
-        labels, weights = neighbour_labels(f, seen.index, self.memory_f, self.memory_q, self.config.neighbours)
-        return Term(weighted_cross_entropy(seen.logits, labels, weights))
+        return Term(weighted_cross_entropy(seen.logits, *self.neighbours(seen)))
 
     @torch.no_grad()
     def after_step(self, seen: Seen, term: Term, skip: Tensor | None, again: Callable[[], Seen]) -> None:
         looked = again() if self.config.second_look else seen
-        f = global_rows(F.normalize(looked.features.to(self.memory_f.dtype), dim=1))
-        q = global_rows(sharpen_by_column(looked.logits.to(self.memory_q.dtype).softmax(1)))
-        index = global_rows(seen.index)
-        last = _last_of(index)  # an image twice in a batch: its last row stands for both
-        f, q = f[last], q[last]
+        f = F.normalize(looked.features.to(wide(looked.features.dtype)), dim=1)
+        q = sharpen_by_column(looked.logits.to(wide(looked.logits.dtype)).softmax(1))
+        index = global_rows(seen.index) - this_rank() * len(self.memory_f)
+        row = index.clamp(0, len(self.memory_f) - 1)
+        last, write = _last_of(row, row == index)
         if skip is not None:
-            f = torch.where(skip == 0, f, self.memory_f[index])
-            q = torch.where(skip == 0, q, self.memory_q[index])
-        self.memory_f[index], self.memory_q[index] = f, q
+            write = write & (skip == 0)
+        for memory, new in ((self.memory_f, f), (self.memory_q, q)):
+            rows = global_rows(new.to(memory.dtype))[last]
+            memory[row] = torch.where(write[:, None], rows, memory[row])  # what is twice in `row` is written alike
 
     def check(self) -> None:
         """The memory is what a checkpoint could not go on from."""
-        if not bool(torch.isfinite(self.memory_f.sum() + self.memory_q.sum())):
+        f, q = (memory.sum(dtype=wide(memory.dtype)) for memory in (self.memory_f, self.memory_q))
+        if not bool(torch.isfinite(global_sum(f + q))):
             raise ValueError("non-finite features in the memory of ATDOC-NA")
 
     def figures(self) -> dict[str, Tensor]:
         rows = filled(self.memory_f)
         classes = torch.bincount(self.memory_q.argmax(1)[rows], minlength=self.task.num_classes)
-        return {"memory/filled": rows.float().mean(), "memory/classes": classes / rows.sum().clamp_min(1)}
+        count, classes = global_sum(rows.sum()), global_sum(classes)
+        return {"memory/filled": count / self.task.target_images, "memory/classes": classes / count.clamp_min(1)}
+
+    # --- checkpoints: the whole memory, however many ranks share it -------------------------------
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if world_size() > 1:
+            for name in MEMORY:
+                destination[prefix + name] = self._whole(getattr(self, name))
+
+    def _whole(self, memory: Tensor) -> Tensor:
+        """(N, .) on the CPU, of every rank's share."""
+        share, width = memory.shape
+        whole = torch.empty(world_size(), share, width, dtype=memory.dtype)
+        size = max(1, GATHERED // (width * memory.element_size()))
+        for start in range(0, share, size):
+            part = global_rows(memory[start : start + size])
+            whole[:, start : start + size] = part.view(world_size(), -1, width).cpu()
+        return whole.flatten(0, 1)[: self.task.target_images]
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        for name in MEMORY if world_size() > 1 else ():
+            if (key := prefix + name) in state_dict:
+                state_dict[key] = self._share(state_dict[key])
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _share(self, whole: Tensor) -> Tensor:
+        """(S, .) this rank's rows of the whole memory, and rows of zeros in place of images that there are not."""
+        if len(whole) != self.task.target_images:
+            return whole.new_empty(0)  # refused by its shape
+        share = len(self.memory_f)
+        mine = whole[this_rank() * share : (this_rank() + 1) * share]
+        return F.pad(mine, (0, 0, 0, share - len(mine)))
 
 
-def _last_of(index: Tensor) -> Tensor:
-    """(B,) for each row the last one of the same image."""
-    order = torch.arange(1, len(index) + 1, device=index.device)
-    return ((index[:, None] == index) * order).argmax(1)
+def _last_of(row: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) for each entry the last one of the same row that counts, and whether there is one: an image twice in a batch
+    leaves its last features."""
+    order = torch.arange(1, len(row) + 1, device=row.device)
+    last = ((row[:, None] == row) & counts) * order
+    return last.argmax(1), last.amax(1) > 0

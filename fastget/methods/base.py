@@ -87,6 +87,11 @@ class Method(nn.Module):
         super().__init__()
         self.config, self.task = config, task
 
+    @classmethod
+    def keeps(cls, config: Any, task: Task, ranks: int) -> str:
+        """A line about the memory that it is going to take, printed before a run builds it; empty: not worth one."""
+        return ""
+
     def forward(self, seen: Seen) -> Term:
         """The target's term. What is not to carry a gradient is detached in it."""
         raise NotImplementedError  # the one part of a method that is not optional: register() looks for it
@@ -108,9 +113,10 @@ class Method(nn.Module):
         network once more, in evaluation mode, which costs an image pass."""
 
     def check(self) -> None:
-        """At log intervals, where waiting for the device is fine: ValueError says what is wrong and what to try."""
+        """At log intervals, where waiting for the device is fine: ValueError says what is wrong and what to try. Every
+        rank is asked, and has to say the same."""
 
     def figures(self) -> dict[str, Tensor]:
         """What TensorBoard shows of the state at an evaluation, by tag: numbers, and (C,) shares of the classes, which
-        are drawn beside the target's labels where these are known. Rank 0 alone is asked: no sum over ranks here."""
+        are drawn beside the target's labels where these are known. Every rank is asked, rank 0's are shown."""
         return {}

@@ -148,6 +148,7 @@ class AtdocNA(Settings):
     presets: ClassVar[Presets] = {"default": {"method.weight": 0.2, **LINEAR}}
 
     neighbours: int = opt(5, "nearest images in the memory that vote, the image itself left out", ge=1)
+    store: Literal["float32", "float16"] = opt("float32", "how the memory is kept; it is computed with in float32")
     second_look: bool = opt(False, SECOND_LOOK)
 
 

@@ -23,16 +23,20 @@ from fastget.networks.network import build_network
 from fastget.training.optim import build_optimizer
 
 EVAL_BATCH = 256
-# batch-norm statistics stay each rank's own, a method's memory is the same on all; the option has two names
+# batch-norm statistics stay each rank's own, and so may a part of a method's memory; the option has two names
 _NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
 _WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
 
 
+def task_of(config: Config, domains: Domains) -> Task:
+    """What the method is built for."""
+    return Task(len(domains.source.classes), config.network.bottleneck_dim, len(domains.target))
+
+
 def build_model(config: Config, domains: Domains, device: torch.device, ranks: Ranks, timer: Timer) -> Base:
     """Network, method and base model, on the device."""
-    num_classes = len(domains.source.classes)
-    network = build_network(config.network, num_classes, config.data.crop)
-    task = Task(num_classes, config.network.bottleneck_dim, len(domains.target))
+    task = task_of(config, domains)
+    network = build_network(config.network, task.num_classes, config.data.crop)
     method = method_of(config.method.name)(config.own, task)
     model = base_of(config.method.base)(network, method, config.optim.label_smoothing, timer, config.base)
     if config.train.sync_batchnorm and ranks.world > 1:

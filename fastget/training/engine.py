@@ -184,9 +184,10 @@ class Engine:
         return means
 
     def finite(self) -> bool:
-        """Whether all parameters and buffers are. Waits for the device."""
-        sums = [tensor.float().sum() for tensor in self.model.state_dict().values() if tensor.numel()]
-        return bool(torch.isfinite(torch.stack(sums)).all())
+        """Whether all parameters and buffers are, on every rank. Waits for the device."""
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        sums = [tensor.detach().sum(dtype=torch.float32) for tensor in tensors if tensor.numel()]
+        return not self.ranks.any(not bool(torch.isfinite(torch.stack(sums)).all()), self.device)
 
     def evaluate(self) -> Evaluation:
         """The current model on the target, and on SSDA's validation list where there is one."""

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fastget.common.errors import Interrupted, RunFailed
 from fastget.evaluation.score import Evaluation
@@ -151,20 +152,20 @@ class Loop:
         engine = self.engine
         with self.clock.paused():
             result = engine.evaluate()
+            figures = engine.method.figures() if engine.config.train.tensorboard and engine.started else {}
             if engine.ranks.main:
                 self.run.log(step=engine.step, **result.logged())
                 self.display.evaluated(engine.step, result)
-                self._show(result)
+                self._show(result, figures)
             self._select(result)
         return result
 
-    def _show(self, result: Evaluation) -> None:
+    def _show(self, result: Evaluation, figures: dict[str, Tensor]) -> None:
         engine, board = self.engine, self.board
         if not board.on:
             return
         board.evaluated(engine.step, result)
-        if engine.started:
-            board.figures(engine.step, engine.method.figures(), engine.target)
+        board.figures(engine.step, figures, engine.target)
         if engine.step in (engine.plan.eval_every, engine.plan.max_steps):
             board.images(engine.step, {"source": engine.loaders.source, "target": engine.loaders.target})
 

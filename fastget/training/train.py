@@ -19,11 +19,13 @@ from fastget.common.timing import UNTIMED
 from fastget.config import Config, make_config
 from fastget.data.find import Domains, load_domains
 from fastget.evaluation.score import Evaluation
+from fastget.methods import method_of
 from fastget.runs.checkpoint import FINAL
 from fastget.runs.folder import RunFolder, choose_folder, write_json
 from fastget.runs.sinks.display import Display, results_table
 from fastget.runs.sinks.tensorboard import Board
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, Summary, over_seeds
+from fastget.training.build import task_of
 from fastget.training.engine import Engine, refuse_other_settings
 from fastget.training.loop import Loop
 from fastget.training.profiling import Profile
@@ -111,6 +113,8 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int
         console.print(f"{job.folder}: already done", highlight=False, markup=False)
         return done, None
     profile = Profile(job.folder / "trace.json", job.device) if config.train.profile else None
+    if kept := method_of(config.method.name).keeps(config.own, task_of(config, job.domains), ranks.world):
+        console.print(kept, highlight=False, markup=False)
     engine = Engine(config, job.seed, job.domains, job.device, ranks, profile or UNTIMED)
     with Display(f"{config.title}, seed {job.seed}", engine.plan.max_steps, console, quiet) as display:
         state = run.checkpoints.restore(engine.load, display.warn) if resume else None

@@ -93,6 +93,28 @@ def test_a_run_of_two_ranks_goes_on_with_one(two: Path, tmp_path: Path) -> None:
     assert load_checkpoint(folder / "checkpoints" / "final.pt")["step"] == 24
 
 
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
+def test_a_memory_that_ranks_share_goes_on_with_more_or_fewer(first: int, second: int, tmp_path: Path) -> None:
+    """A checkpoint holds all of it, whoever kept which part."""
+    given = ["method.name=atdoc-na", "method.weight=1", "train.max_steps=12", "train.warmup_steps=2"]
+    given += ["train.checkpoint_every=6", "train.resume=auto"]
+    whole = in_float64(tmp_path / "whole", first, *given)
+    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
+    for name in ("summary.json", "checkpoints/final.pt", "checkpoints/step_00000012.pt"):
+        (cut / name).unlink()
+    done = torchrun(cut, second, *given, module="tests.common.float64")
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "going on from step 6" in shown
+    assert shown.count("ATDOC-NA keeps 1,797 x (256 + 10) numbers in float32: ") == 1  # rank 0 alone says it
+    assert ("on each of 2 ranks" in shown) == (second == 2)
+    same(metrics(cut), metrics(whole))
+    a, b = (load_checkpoint(folder / "checkpoints" / "final.pt")["model"] for folder in (whole, cut))
+    for name in ("method.memory_f", "method.memory_q"):
+        assert len(a[name]) == 1797
+        torch.testing.assert_close(a[name], b[name], rtol=WITHIN, atol=WITHIN)
+
+
 def test_two_ranks_resume_to_the_bit_with_statistics_of_their_own(tmp_path: Path) -> None:
     """Batch-norm's are each rank's, and a second look in evaluation mode trains on them."""
     given = ["network.bottleneck_norm=true", "method.name=atdoc-na", "atdoc-na.second_look=true", "method.weight=1"]

@@ -14,6 +14,8 @@ from fastget import bases, methods
 from fastget.common.precision import choose_precision, cpu_has_bfloat16
 from fastget.config import Config, OptimConfig
 from fastget.data.find import load_domains
+from fastget.methods.atdoc_na import AtdocNA
+from fastget.methods.base import Seen
 from fastget.methods.get.method import GetMethod
 from fastget.methods.get.module import GeT
 from fastget.runs.checkpoint import load_checkpoint
@@ -104,6 +106,25 @@ def test_a_step_never_waits_for_the_device(method: str, base: str) -> None:
     with Waits() as waits:
         engine.read_means()
     assert waits.seen  # the trap can spring
+
+
+def test_a_memory_in_float16_is_written_and_read_without_a_wait() -> None:
+    engine = make(**{"method__name": "atdoc-na", "atdoc-na__store": "float16", "train__precision": "float16"})
+    method = engine.method
+    assert isinstance(method, AtdocNA)
+    with stepping(engine, 6) as batches:
+        batch = next(batches)
+        seen = Seen(torch.ones(2, 256), torch.ones(2, 10), torch.arange(2), engine.network.classifier, 0.5)
+        before = method.memory_f.clone()
+        with Waits() as waits:
+            method.after_step(seen, method(seen), torch.zeros(()), lambda: seen)
+        assert waits.seen == []
+        assert not torch.equal(method.memory_f, before)
+        engine.train_step(batch)
+    assert method.memory_f.dtype == torch.float16
+    assert engine.finite()
+    method.memory_q[0, 0] = torch.nan
+    assert not engine.finite()
 
 
 def test_one_collective_beside_ddps_own(monkeypatch: pytest.MonkeyPatch) -> None:
