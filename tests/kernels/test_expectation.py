@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from fastget import kernels, reference
 from tests.kernels.checker import assert_order_free, check_addresses
 from tests.kernels.support import (
+    P_SLACK,
     P_TOLERANCE,
     SHAPES,
     Batch,
@@ -182,3 +184,25 @@ def test_addresses_and_order() -> None:
         return e.S_g, e.S_f, e.y_M, e.statistics, *(t for t in e.scales if t is not None)
 
     assert_order_free(run, seeds=(1,))
+
+
+@pytest.mark.parametrize("D", [33, 64, 256])
+def test_at_a_small_tau_it_is_no_worse_than_pytorch_on_the_whole(D: int) -> None:
+    """There a rounding of a cosine is worth more than CCE's slack, and a draw alone is decided by luck: in 600 draws
+    (tau 0.01 to 1) cosines that were exact, and logits that were rounded but once, broke the rule twice. So the rule is
+    held over many draws; from a width of 64 on the kernels' errors are the smaller ones. (At a width of 3 they are a
+    fifth larger on the whole.)"""
+    draws = random.Random(D)
+    found, torchs = [], []
+    for seed in range(24):
+        B, C, tau = draws.randint(1, 40), draws.randint(2, 70), draws.choice([0.01, 0.02, 0.05])
+        x = batch(B, C, D, seed=seed)
+        e = kernels.expectation(*step_inputs(x), tau)
+        plain = reference.expectation(*step_inputs(x), tau)
+        exact = reference.expectation(*step_inputs(x.to(torch.float64)), tau)
+        for S, S_plain, S_exact in ((e.S_g, plain.S_g, exact.S_g), (e.S_f, plain.S_f, exact.S_f)):
+            P, P_plain, P_exact = (torch.softmax(logits, 1) for logits in (S, S_plain, S_exact))
+            found.append(error(P, P_exact))
+            torchs.append(error(P_plain, P_exact))
+    slack = P_SLACK if D < 64 else 0
+    assert sum(found) / len(found) <= sum(torchs) / len(torchs) + slack

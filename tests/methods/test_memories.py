@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastget.methods import atdoc_na, formulas
+from fastget.methods import formulas, neighbours
 from tests.methods import plain
 from tests.methods.plain import Rows, assert_equal, random, slopes
 
@@ -85,7 +85,7 @@ def memory(filled: int = N, classes: int = C) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("filled", [0, 1, 4, N])
 @pytest.mark.parametrize("case", ["random", "fewer rows than classes", "one row"])
 def test_neighbours(case: str, filled: int, chunk: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atdoc_na, "CHUNK", chunk)
+    monkeypatch.setattr(neighbours, "LOOK", chunk * 8 * (9 + D))  # bytes of so many rows
     f = FEATURES[case].clone().requires_grad_()
     memory_f, memory_q = memory(filled, classes=2 if case == "one row" else C)
     index = torch.arange(len(f)) * 3
