@@ -17,6 +17,7 @@ from fastget.common.timing import UNTIMED, Timer
 from fastget.methods.base import Method, Seen, Term
 from fastget.networks.network import Network
 
+SECOND_LOOK = "second look"
 RESERVED = {"loss", "loss_source", "loss_target", "loss_domain"}  # what runs log
 Need = Literal[
     "target",  # batches of target images from the first step on, also in a method's warm-up
@@ -92,9 +93,10 @@ class Base(nn.Module):
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(widened(logits), labels, label_smoothing=self.label_smoothing)
 
-    def see(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images through the network: features and logits."""
-        with self.timer.phase("forward"):
+    def see(self, images: Tensor, what: str) -> tuple[Tensor, Tensor]:
+        """Images through the network: features and logits. `what` they are is for the account of a step's cost."""
+        self.timer.images(what, len(images), torch.is_grad_enabled())
+        with self.timer.phase(SECOND_LOOK if what == SECOND_LOOK else "forward"):
             features, logits = self.network(images)
         return features, logits
 
@@ -132,4 +134,4 @@ class Base(nn.Module):
 
     def look_again(self, step: Step) -> Seen:
         assert step.target is not None
-        return self.seen(*self.see(step.target), step)
+        return self.seen(*self.see(step.target, SECOND_LOOK), step)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastget.bases.base import Base, Losses, Need, Step, widened
+from fastget.bases.base import SECOND_LOOK, Base, Losses, Need, Step, widened
 from fastget.bases.settings import MixMatch as Settings
 from fastget.common.ranks import global_rows, this_rank
 from fastget.methods.base import Seen, Term
@@ -39,14 +39,14 @@ class MixMatch(Base):
         assert step.labels is not None
         assert step.target is not None
         assert step.second is not None
-        views = self.views(step)
+        views = self.views(step, "guess")
         guess, kept = self.guess(step, *views)
         images, labels = [step.source], [self.one_hot(step.labels)]
         if step.shots is not None and step.shot_labels is not None:
             images, labels = [*images, step.shots], [*labels, self.one_hot(step.shot_labels)]
         labelled = sum(map(len, images))
         x, y = self.mix(step, [*images, step.target, step.second], [*labels, guess, guess])
-        _, logits = self.see(x)
+        _, logits = self.see(x, "mixed")
         log_p = torch.log_softmax(widened(logits), 1)
         source = -(y[:labelled] * log_p[:labelled]).sum(1).mean()
         squared = (log_p[labelled:].exp() - y[labelled:]).square().mean()
@@ -57,11 +57,11 @@ class MixMatch(Base):
         return Losses(loss, source, seen, Term(squared, kept=term.kept))
 
     @torch.no_grad()
-    def views(self, step: Step) -> tuple[Seen, Seen]:
+    def views(self, step: Step, what: str) -> tuple[Seen, Seen]:
         """The two views, in the network's own mode: in training batch statistics count, and are counted."""
         assert step.target is not None
         assert step.second is not None
-        first, second = (self.seen(*self.see(view), step) for view in (step.target, step.second))
+        first, second = (self.seen(*self.see(view, what), step) for view in (step.target, step.second))
         return first, second
 
     @torch.no_grad()
@@ -95,7 +95,7 @@ class MixMatch(Base):
         return (labels[:, None] == classes).to(self.network.classifier.weight.dtype)
 
     def look_again(self, step: Step) -> Seen:
-        return mean_of(*self.views(step))
+        return mean_of(*self.views(step, SECOND_LOOK))
 
 
 def mean_of(first: Seen, second: Seen) -> Seen:

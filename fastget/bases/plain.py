@@ -30,9 +30,9 @@ class Plain(Base):
 
     def domains(self, step: Step) -> tuple[Domain | None, Domain | None]:
         """The source, and the target with its labelled images last: they are one domain, in one call."""
-        source = None if step.source is None else Domain(*self.see(step.source))
+        source = None if step.source is None else Domain(*self.see(step.source, "source"))
         images = [part for part in (step.target, step.shots) if part is not None]
-        target = Domain(*self.see(torch.cat(images) if len(images) > 1 else images[0])) if images else None
+        target = Domain(*self.see(torch.cat(images) if len(images) > 1 else images[0], "target")) if images else None
         return source, target
 
     def supervised(self, step: Step, source: Domain | None, target: Domain | None) -> tuple[Tensor, Tensor | None]:

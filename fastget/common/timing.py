@@ -1,4 +1,4 @@
-"""Named phases of a step: timed by whoever takes a profile, free of cost otherwise."""
+"""Named phases of a step, and the images that go through the network in it: counted and timed by whoever asks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from contextlib import AbstractContextManager, nullcontext
 
 
 class Timer:
-    """Times nothing. `training.profiling.Profile` is one that does."""
+    """Times and counts nothing. `training.cost.Meter` is one that does."""
 
     def phase(self, name: str) -> AbstractContextManager[object]:
         """Charge what is inside to this name."""
         return nullcontext()
+
+    def images(self, what: str, rows: int, trained: bool) -> None:
+        """So many images go through the network, to learn from them or only to look at them."""
 
 
 UNTIMED = Timer()

@@ -15,7 +15,6 @@ from torch import Tensor
 from fastget.bases.base import Losses, Step
 from fastget.common.precision import choose_precision
 from fastget.common.ranks import Ranks
-from fastget.common.timing import UNTIMED, Timer
 from fastget.config import Config, changed
 from fastget.data.find import Domains
 from fastget.evaluation.infer import WholeTarget, infer
@@ -23,6 +22,7 @@ from fastget.evaluation.score import Evaluation, assess, evaluate
 from fastget.loading.loader import Batch
 from fastget.methods.base import Seen
 from fastget.training.build import Loaders, build_model, distributed, optimizer_of
+from fastget.training.cost import Meter
 from fastget.training.optim import fill_momentum
 from fastget.training.schedule import make_plan, set_lr, weight
 
@@ -56,13 +56,14 @@ class Engine:
         domains: Domains,
         device: torch.device,
         ranks: Ranks | None = None,
-        timer: Timer = UNTIMED,
+        meter: Meter | None = None,
     ) -> None:
         self.config, self.seed, self.device, self.ranks = config, seed, device, ranks or Ranks()
-        self.domains, self.target, self.timer = domains, domains.target, timer
+        self.domains, self.target = domains, domains.target
+        self.timer = self.meter = meter or Meter(device)
         self.dtype = choose_precision(config.train.precision, device, config.train.force_precision)
         torch.manual_seed(seed)
-        self.model = build_model(config, domains, device, self.ranks, timer)
+        self.model = build_model(config, domains, device, self.ranks, self.timer)
         self.network, self.method = self.model.network, self.model.method
         self.optimizer = optimizer_of(self.model, config, device)
         self.step_model = distributed(self.model, device, self.ranks)
@@ -117,6 +118,7 @@ class Engine:
         if losses.seen is not None and losses.term is not None:
             with self.timer.phase("memory"):
                 self.method.after_step(losses.seen, losses.term, overflow, lambda: self._again(step))
+        self.meter.count()
         self.counted += 1
         self.step += 1
 

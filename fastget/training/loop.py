@@ -21,6 +21,7 @@ from fastget.loading.loader import TooManyBadImages
 from fastget.runs.folder import RunFolder
 from fastget.runs.sinks.display import Display
 from fastget.runs.sinks.tensorboard import Board
+from fastget.training.cost import bytes_of
 from fastget.training.engine import Batches, Engine
 from fastget.training.profiling import Profile
 
@@ -69,6 +70,7 @@ class Loop:
             batch = next(batches)
         self._name_bad(batch)
         engine.train_step(batch)
+        self.clock.steps += 1
         self.clock.images += sum(len(part.labels) for part in batch.given) * engine.ranks.world
         if self.profile is not None:
             self.profile.step()
@@ -121,13 +123,15 @@ class Loop:
         self._refuse_nonfinite(means["loss"], steps)
         lr = engine.optimizer.param_groups[-1]["lr"]
         times = {**self.clock.read(), "memory_mib": memory(engine.device)}
+        cost = engine.meter.read()
+        times |= {"method_ms": round(cost.method_ms, 3), "method_mib": round(bytes_of(engine.method) / 2**20, 2)}
         epoch, rate = round(engine.step / engine.plan.epoch_steps, 4), times["images_per_second"]
         speed = {"epoch": epoch, "lr": lr, **times}
         if engine.ranks.main:
             self.run.log(step=engine.step, epoch=epoch, **means, lr=lr, images_per_second=rate)
-            self.run.log_times(step=engine.step, **times)
+            self.run.log_times(step=engine.step, **times, image_passes=cost.passes)
             self.board.logged(engine.step, means, speed)
-            self.display.logged(engine.step, means, speed)
+            self.display.logged(engine.step, means, speed, cost.words())
 
     def _refuse_nonfinite(self, loss: float, steps: int) -> None:
         engine = self.engine
@@ -239,13 +243,18 @@ class Clock:
 
     def __init__(self) -> None:
         self.images = 0
+        self.steps = 0
         self._start = time.perf_counter()
         self._out = 0.0
         self._waited = 0.0
 
     def read(self) -> dict[str, float]:
         elapsed = time.perf_counter() - self._start - self._out
-        return {"images_per_second": round(self.images / elapsed, 2), "data_wait": round(self._waited / elapsed, 4)}
+        return {
+            "images_per_second": round(self.images / elapsed, 2),
+            "data_wait": round(self._waited / elapsed, 4),
+            "step_ms": round(1000 * elapsed / max(1, self.steps), 3),
+        }
 
     @contextmanager
     def paused(self) -> Iterator[None]:

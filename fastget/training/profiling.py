@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
-from fastget.common.timing import Timer
+from fastget.training.cost import OWN, Meter, bytes_of
 
-PHASES = ("data", "forward", "method", "backward", "optimizer", "memory", "evaluation")
+PHASES = (
+    "data", "forward", "base model", "method", "backward", "optimizer", "memory", "second look", "evaluation"
+)  # fmt: skip
 WAIT, STEPS = 3, 10  # steps before the trace begins, and in it
 
 
-class Profile(Timer):
-    """Seconds by phase over the whole run, and a Chrome trace of a few steps."""
+class Profile(Meter):
+    """Seconds by phase over the whole run, a phase within another counted once, and a Chrome trace of a few steps."""
 
     def __init__(self, trace: Path, device: torch.device) -> None:
-        self.trace, self.device = trace, device
+        super().__init__(device)
+        self.trace = trace
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.steps = 0
+        self.all_steps = 0
+        self.all_passes: Counter[str] = Counter()
+        self._open: list[float] = []  # of each phase that is open, the seconds of those within it
         kinds = [torch.profiler.ProfilerActivity.CPU]
         if device.type == "cuda":
             kinds.append(torch.profiler.ProfilerActivity.CUDA)
@@ -34,16 +41,28 @@ class Profile(Timer):
     def phase(self, name: str) -> Iterator[None]:
         with torch.profiler.record_function(f"fastget: {name}"):
             start = self._now()
+            self._open.append(0.0)
             yield
-            self.seconds[name] += self._now() - start
+            took = self._now() - start
+            within = self._open.pop()
+            if self._open:
+                self._open[-1] += took
+            self.seconds[name] += took - within
+            if name in OWN:
+                self.seconds_of_method += took - within
+
+    def images(self, what: str, rows: int, trained: bool) -> None:
+        before = self.passes.get(what, 0)
+        super().images(what, rows, trained)
+        self.all_passes[what] += self.passes[what] - before
 
     def step(self) -> None:
         """After each step."""
-        self.steps += 1
-        if self.steps == WAIT:
+        self.all_steps += 1
+        if self.all_steps == WAIT:
             self._tracer.start()
             self._tracing = True
-        elif self.steps == WAIT + STEPS:
+        elif self.all_steps == WAIT + STEPS:
             self._stop_tracing()
 
     def _stop_tracing(self) -> None:
@@ -57,16 +76,40 @@ class Profile(Timer):
             torch.cuda.synchronize(self.device)  # or the time of one phase is charged to the next
         return time.perf_counter()
 
-    def report(self, console: Console) -> None:
-        """The table, largest first."""
+    def report(self, console: Console, method: nn.Module) -> None:
+        """The tables, largest first, and what the method keeps."""
         self._stop_tracing()
-        total = sum(self.seconds.values()) or 1.0
-        table = Table(title=f"where the time of {self.steps} steps went", title_justify="left")
-        for column in ("phase", "ms a step", "share"):
-            table.add_column(column, justify="left" if column == "phase" else "right")
-        for name, seconds in sorted(self.seconds.items(), key=lambda item: -item[1]):
-            table.add_row(name, f"{1000 * seconds / max(1, self.steps):.2f}", f"{100 * seconds / total:.1f} %")
-        console.print(table)
+        steps = max(1, self.all_steps)
+        console.print(
+            _table(
+                f"where the time of {self.all_steps} steps went",
+                ("phase", "ms a step"),
+                {name: 1000 * seconds / steps for name, seconds in self.seconds.items()},
+                2,
+            )
+        )
+        console.print(
+            _table(
+                "what went through the network; an image that is learned from counts as three",
+                ("what", "image passes a step"),
+                {what: count / steps for what, count in self.all_passes.items()},
+                1,
+            )
+        )
+        own = ", ".join(f"{name} {1000 * self.seconds[name] / steps:.2f} ms" for name in OWN if self.seconds[name])
+        kept = f"{bytes_of(method) / 2**20:,.1f} MiB of state"
+        console.print(f"the method's own: {own or 'no time'}; {kept}", highlight=False, soft_wrap=True)
         if self.trace.exists():
             text = f"trace: {self.trace} (open it in chrome://tracing or ui.perfetto.dev)"
             console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(title: str, columns: tuple[str, str], rows: Mapping[str, float], digits: int) -> Table:
+    """Each row with its share of the whole, the largest first."""
+    total = sum(rows.values()) or 1.0
+    table = Table(title=title, title_justify="left")
+    for column in (*columns, "share"):
+        table.add_column(column, justify="left" if column == columns[0] else "right")
+    for name, value in sorted(rows.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{value:.{digits}f}", f"{100 * value / total:.1f} %")
+    return table

@@ -15,7 +15,6 @@ from fastget.common.errors import Interrupted, RunFailed
 from fastget.common.progress import progress_bar
 from fastget.common.ranks import Ranks, joined
 from fastget.common.text import and_more
-from fastget.common.timing import UNTIMED
 from fastget.config import Config, make_config
 from fastget.data.find import Domains, load_domains
 from fastget.evaluation.score import Evaluation
@@ -115,7 +114,7 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int
     profile = Profile(job.folder / "trace.json", job.device) if config.train.profile else None
     if kept := method_of(config.method.name).keeps(config.own, task_of(config, job.domains), ranks.world):
         console.print(kept, highlight=False, markup=False)
-    engine = Engine(config, job.seed, job.domains, job.device, ranks, profile or UNTIMED)
+    engine = Engine(config, job.seed, job.domains, job.device, ranks, profile)
     with Display(f"{config.title}, seed {job.seed}", engine.plan.max_steps, console, quiet) as display:
         state = run.checkpoints.restore(engine.load, display.warn) if resume else None
         if state is not None:
@@ -154,7 +153,7 @@ def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
     finally:
         loop.board.close()
     if loop.profile is not None and ranks.main:
-        loop.profile.report(loop.display.console)
+        loop.profile.report(loop.display.console, engine.method)
     final_state = engine.state()
     bad = [file for files in ranks.gather(loop.bad) for file in files]
     summary = summarise(engine, final, bad)

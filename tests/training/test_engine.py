@@ -1,6 +1,7 @@
 """The step, counted: image passes, waits for the device, collectives; the float16 scaler; precision; resuming."""
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,30 @@ def test_a_second_look_is_one_more_pass_of_the_target() -> None:
         forwards.clear()
         engine.train_step(next(batches))
     assert forwards == [(16, True), (16, True), (16, False)]
+
+
+COSTS: dict[tuple[str, str, bool], dict[str, float]] = {  # 16 images of each domain; learned from, an image counts as 3
+    ("source-only", "plain", False): {"source": 48},
+    ("get", "plain", False): {"source": 48, "target": 48},
+    ("atdoc-na", "plain", True): {"source": 48, "target": 48, "second look": 16},  # a seventh
+    ("atdoc-nc", "mixmatch", True): {"guess": 32, "mixed": 144, "second look": 32},
+    ("source-only", "cdan", False): {"source": 48, "target": 48},
+}
+
+
+@pytest.mark.parametrize(("method", "base", "second"), COSTS)
+def test_what_a_step_costs(method: str, base: str, second: bool) -> None:
+    engine = make(**fitting(method, base), **({f"{method}__second_look": True} if second else {}))
+    with stepping(engine, 6) as batches:
+        engine.meter.read()
+        engine.train_step(next(batches))
+        engine.train_step(next(batches))
+        cost = engine.meter.read()
+    assert cost.passes == COSTS[method, base, second]
+    assert (cost.method_ms > 0) == (method != "source-only")
+    if second and base == "plain":
+        assert cost.words() == "112 image passes a step (source 43 %, target 43 %, second look 14 %)"
+    assert engine.meter.read().passes == {}  # what was read is not counted again
 
 
 @pytest.mark.parametrize(("method", "base"), PAIRS)
@@ -315,10 +340,14 @@ def test_selection_needs_no_labels_and_stands_beside_the_final_model() -> None:
 
 
 def test_profile(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = train(tiny("prof", train__profile=True, train__max_steps=20)).folder
+    given = {"method__name": "atdoc-na", "atdoc-na__second_look": True, "train__warmup_steps": 0}
+    folder = train(tiny("prof", train__profile=True, train__max_steps=20, **given)).folder
     text = capsys.readouterr().out
-    for name in ("data", "forward", "method", "backward", "optimizer", "memory", "evaluation"):
+    for name in ("data", "forward", "method", "backward", "optimizer", "memory", "second look", "evaluation"):
         assert name in text
+    assert re.search(r"second look +│ +16.0 +│ +14.3 %", text)  # its share of the image passes
+    kept = 1797 * (256 + 10) * 4 / 2**20
+    assert f"{kept:.1f} MiB of state" in text
     assert "traceEvents" in (folder / "trace.json").read_text()
 
 

@@ -52,7 +52,8 @@ class Display:
         if self.shown:
             self.live.stop()
 
-    def logged(self, step: int, losses: Mapping[str, float], speed: Mapping[str, float]) -> None:
+    def logged(self, step: int, losses: Mapping[str, float], speed: Mapping[str, float], cost: str) -> None:
+        """`cost` is of a step, in words; what the method adds to it is in `speed`."""
         words = [f"epoch {speed['epoch']:.1f}", f"loss {losses['loss']:.3f}"]
         parts = {name.removeprefix("loss_"): value for name, value in losses.items() if name.startswith("loss_")}
         if len(parts) > 1:
@@ -62,7 +63,9 @@ class Display:
         words.append(f"data wait {100 * speed['data_wait']:.0f} %")
         words.append(f"{speed['memory_mib'] / 1024:.1f} GiB")
         self.progress.update(self.task, completed=step)
-        self.figures.plain = ", ".join(words)
+        method, whole = speed["method_ms"], max(speed["step_ms"], 1e-9)
+        added = f"of {whole:,.0f} ms the method's {method:,.1f} ({100 * method / whole:.0f} %)"
+        self.figures.plain = f"{', '.join(words)}\n{cost}; {added}, and {speed['method_mib']:,.1f} MiB"
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         words = [f"step {step:>6}/{self.steps}"]
