@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from fastget import bases, methods
 
+
+def title_of(method: str, base: str) -> str:
+    """The method's name, and the base model's where that is not the plain one."""
+    return method if base == bases.DEFAULT else f"{method} on {base}"
+
+
 HEADS = {"own step": "cosine"}  # a method that gives this needs that head
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from fastget import bases, methods
 from fastget.common import fields
-from fastget.config.combinations import why_not
+from fastget.config.combinations import title_of, why_not
 from fastget.config.sections import DataConfig, MethodConfig, NetworkConfig, OptimConfig, TrainConfig
 
 FIXED: dict[str, type[Any]] = {
@@ -89,9 +89,7 @@ class Config:
 
     @property
     def title(self) -> str:
-        """The method's name, and the base model's where that is not the plain one."""
-        name, base = self.method.name, self.method.base
-        return name if base == bases.DEFAULT else f"{name} on {base}"
+        return title_of(self.method.name, self.method.base)
 
     def of_method(self) -> dict[str, Any]:
         """The values of method and base model by section.field, for a run's summary."""

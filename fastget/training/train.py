@@ -16,6 +16,7 @@ from fastget.common.progress import progress_bar
 from fastget.common.ranks import Ranks, joined
 from fastget.common.text import and_more
 from fastget.config import Config, make_config
+from fastget.config.combinations import title_of
 from fastget.data.find import Domains, load_domains
 from fastget.evaluation.score import Evaluation
 from fastget.methods import method_of
@@ -197,7 +198,7 @@ def _validation(final: Evaluation) -> dict[str, Any] | None:
 
 def _print_end(console: Console, summary: Summary, folder: Path) -> None:
     title = f"{summary.source} -> {summary.target}, final model on {summary.images['target']:,} target images"
-    rows: list[tuple[str, Mapping[str, Any]]] = [(summary.method, summary)]
+    rows: list[tuple[str, Mapping[str, Any]]] = [(title_of(summary.method, summary.base), summary)]
     if summary.source_only:
         rows.insert(0, ("end of the warm-up, before it adapts", summary.source_only))
     console.print(results_table(title, rows))
