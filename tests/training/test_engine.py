@@ -95,6 +95,29 @@ def test_a_second_look_is_one_more_pass_of_the_target() -> None:
     assert forwards == [(16, True), (16, True), (16, False)]
 
 
+@pytest.mark.parametrize(("method", "base"), [pair for pair in PAIRS if pair[0] in ("atdoc-na", "get", "mme")])
+def test_ssda_shows_a_method_every_unlabelled_image(method: str, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ATDOC's public code drops half of them, and masks the wrong half in the memory."""
+    engine = make(**{**fitting(method, base), "data__setting": "ssda"})
+    shown: list[list[int]] = []
+    forward = type(engine.method).forward
+
+    def watched(self: Any, seen: Any) -> Any:
+        shown.append(seen.index.tolist())
+        assert len(seen.features) == len(seen.logits) == len(seen.index)
+        return forward(self, seen)
+
+    monkeypatch.setattr(type(engine.method), "forward", watched)
+    with stepping(engine, 4) as batches:
+        given = []
+        for _ in range(3):
+            batch = next(batches)
+            given.append(batch.target.index.tolist())
+            engine.train_step(batch)
+    assert shown == given
+    assert {len(rows) for rows in shown} == {11}  # of a batch of 16, a third has labels
+
+
 COSTS: dict[tuple[str, str, bool], dict[str, float]] = {  # 16 images of each domain; learned from, an image counts as 3
     ("source-only", "plain", False): {"source": 48},
     ("get", "plain", False): {"source": 48, "target": 48},
