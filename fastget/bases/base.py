@@ -78,8 +78,10 @@ class Base(nn.Module):
         label_smoothing: float = 0.0,
         timer: Timer = UNTIMED,
         config: Any = None,  # the base model's own section
+        pooled: bool = False,  # whether all labelled images share one mean of the cross-entropy
     ) -> None:
         super().__init__()
+        self.pooled = pooled
         self.network, self.method, self.config = network, method, config
         self.label_smoothing, self.timer = label_smoothing, timer
 

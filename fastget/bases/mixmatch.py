@@ -15,7 +15,7 @@ Shapes: B images a domain, K labelled target images, C classes.
 from __future__ import annotations
 
 import zlib
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ class MixMatch(Base):
         assert step.target is not None
         assert step.second is not None
         views = self.views(step, "guess")
-        guess, kept = self.guess(step, *views)
+        guess, seen, kept = self.guess(step, *views)
         images, labels = [step.source], [self.one_hot(step.labels)]
         if step.shots is not None and step.shot_labels is not None:
             images, labels = [*images, step.shots], [*labels, self.one_hot(step.shot_labels)]
@@ -51,10 +51,9 @@ class MixMatch(Base):
         source = -(y[:labelled] * log_p[:labelled]).sum(1).mean()
         squared = (log_p[labelled:].exp() - y[labelled:]).square().mean()
         loss = source + self.config.weight * step.progress * squared + self.idle()
-        if kept is None:
+        if seen is None:
             return Losses(loss, source, logged={"loss_target": squared})
-        seen, term = kept
-        return Losses(loss, source, seen, Term(squared, kept=term.kept))
+        return Losses(loss, source, seen, Term(squared, kept=kept))
 
     @torch.no_grad()
     def views(self, step: Step, what: str) -> tuple[Seen, Seen]:
@@ -65,18 +64,20 @@ class MixMatch(Base):
         return first, second
 
     @torch.no_grad()
-    def guess(self, step: Step, first: Seen, second: Seen) -> tuple[Tensor, tuple[Seen, Term] | None]:
-        """(B, C) the labels of the target's images, the method's once it has started; then also what its memory is to
-        learn from: both views as one."""
-        with self.timer.phase("method"), torch.autocast(first.features.device.type, enabled=False):
-            guess = mixmatch_guess(first.logits, second.logits, self.config.temperature)
+    def guess(self, step: Step, first: Seen, second: Seen) -> tuple[Tensor, Seen | None, Any]:
+        """(B, C) the labels of the target's images, the method's once it has started; then also what its memory learns
+        from, both views as one, and what it keeps of them."""
+        with torch.autocast(first.features.device.type, enabled=False):
+            with self.timer.phase("base model"):
+                guess = mixmatch_guess(first.logits, second.logits, self.config.temperature)
             if not step.adapting:
-                return guess, None
-            labels = [self.method.labels(view) for view in (first, second)]
-            own = (self.one_hot(labels[0]) + self.one_hot(labels[1])) / 2
-            known = (labels[0] >= 0) & (labels[1] >= 0)  # a memory may have none yet: the guess stands
-        both = mean_of(first, second)
-        return torch.where(known[:, None], own.to(guess.dtype), guess), (both, self.term(both))
+                return guess, None, None
+            with self.timer.phase("method"):
+                labels = [self.method.labels(view) for view in (first, second)]
+                own = (self.one_hot(labels[0]) + self.one_hot(labels[1])) / 2
+                known = (labels[0] >= 0) & (labels[1] >= 0)  # a memory may have none yet: the guess stands
+                both = mean_of(first, second)
+                return torch.where(known[:, None], own.to(guess.dtype), guess), both, self.method.keep(both)
 
     def mix(self, step: Step, images: list[Tensor], labels: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Each row of this rank with the row of the global batch that the step's permutation gives it."""

@@ -42,7 +42,11 @@ class Plain(Base):
         on_source = self.cross_entropy(source.logits, step.labels)
         if target is None or step.shots is None or step.shot_labels is None:
             return on_source, on_source
-        return on_source + self.cross_entropy(target.logits[-len(step.shots) :], step.shot_labels), on_source
+        on_target = self.cross_entropy(target.logits[-len(step.shots) :], step.shot_labels)
+        if not self.pooled:
+            return on_source + on_target, on_source
+        rows, shots = len(step.labels), len(step.shots)
+        return (rows * on_source + shots * on_target) / (rows + shots), on_source
 
     def with_term(self, step: Step, target: Domain | None, losses: Losses) -> Losses:
         """The losses and the method's term, if it has started."""

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fastget.common.fields import opt
-from fastget.methods.settings import Part, Settings
+from fastget.methods.settings import Part, Section
 
 
-class BaseSettings(Settings):
+class BaseSettings(Section):
     """A base model's section."""
 
     uses: ClassVar[frozenset[Part]] = frozenset({"term"})
+    ignores: ClassVar[tuple[str, ...]] = ()  # fields of others that mean nothing to it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class MixMatch(BaseSettings):
 
     title: ClassVar[str] = "MixMatch"
     uses: ClassVar[frozenset[Part]] = frozenset({"labels"})
+    ignores: ClassVar[tuple[str, ...]] = ("method.weight", "method.ramp")  # there is no term to weigh
 
     temperature: float = opt(0.5, "the guess is sharpened by the power of 1 over this", gt=0)
     alpha: float = opt(0.75, "images are mixed in a share drawn from Beta(alpha, alpha)", gt=0)

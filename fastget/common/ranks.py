@@ -113,8 +113,9 @@ def global_rows(value: Tensor) -> Tensor:
     """The rows of all ranks, in the order of ranks, on each of them; no gradient. Every rank has as many."""
     if world_size() == 1:
         return value.detach()
+    value = value.detach().contiguous()
     rows = [torch.empty_like(value) for _ in range(world_size())]
-    dist.all_gather(rows, value.detach().contiguous())
+    dist.all_gather(rows, value)
     return torch.cat(rows)
 
 

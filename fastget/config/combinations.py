@@ -18,10 +18,10 @@ def why_not(method: str, base: str, setting: str, head: str) -> str | None:
     of_method, of_base = methods.settings_of(method), bases.settings_of(base)
     if of_method.gives and not of_method.gives & of_base.uses:
         fitting = [name for name in bases.names() if of_method.gives & bases.settings_of(name).uses]
-        takes, gives = (" or ".join(sorted(parts)) for parts in (of_base.uses, of_method.gives))
+        takes, gives = (" or ".join(WORDS[part] for part in sorted(parts)) for parts in (of_base.uses, of_method.gives))
         return (
-            f"method.name={method} does not go with method.base={base}, which takes {WORDS[takes]} from a method, and "
-            f"{method} gives {WORDS[gives]}: choose method.base={' or '.join(fitting)}"
+            f"method.name={method} does not go with method.base={base}, which takes {takes} from a method, and "
+            f"{method} gives {gives}: choose method.base={' or '.join(fitting)}"
         )
     if setting not in of_method.runs_in:
         needed = " or ".join(of_method.runs_in)
@@ -31,14 +31,12 @@ def why_not(method: str, base: str, setting: str, head: str) -> str | None:
         )
     for part, needed in HEADS.items():
         if part in of_method.gives and head != needed:
-            return f"method.name={method} needs network.head={needed}, which its recipe sets, got {head}: leave it out"
+            return f"method.name={method} needs network.head={needed}, got {head}: set network.head={needed}"
     return None
 
 
-WORDS = {
+WORDS: dict[str, str] = {
     "term": "a term of the loss",
     "labels": "labels of the target images",
-    "labels or term": "a term of the loss, or labels of the target images",
     "own step": "a term with an optimizer's step of its own",
-    "own step or term": "a term of the loss, with the optimizer's step or one of its own",
 }

@@ -23,7 +23,7 @@ FIXED: dict[str, type[Any]] = {
 }
 
 
-METHOD_IDENTITY = ("method.name", "method.base", "method.module", "method.recipe")  # who, not how
+WHO = ("method.name", "method.base", "method.module", "method.recipe")  # and not how
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,7 @@ class Config:
             )
         if self.optim.nesterov and self.optim.momentum == 0:
             raise ValueError("optim.nesterov needs a momentum above 0: set optim.nesterov=false or optim.momentum=0.9")
+        methods.check_recipe(self.method.name, self.method.recipe)
         if reason := why_not(self.method.name, self.method.base, self.data.setting, self.network.head):
             raise ValueError(reason)
         if self.train.select == "validation" and self.data.setting != "ssda":
@@ -92,10 +93,15 @@ class Config:
         return title_of(self.method.name, self.method.base)
 
     def of_method(self) -> dict[str, Any]:
-        """The values of method and base model by section.field, for a run's summary."""
-        sections = {"method": self.method, self.method.name: self.own, self.method.base: self.base}
-        found = {f"{name}.{key}": value for name, part in sections.items() for key, value in vars(part).items()}
-        return {key: value for key, value in found.items() if key not in METHOD_IDENTITY}
+        """By section.field, what makes the method and its base model what they are in this run: their own values, and
+        those of other sections that the method's recipe sets."""
+        plain = self.to_dict()
+        ignored = {*WHO, *self.base.ignores}
+        names = {"method", self.method.name, self.method.base} & plain.keys()
+        own = {f"{name}.{key}": value for name in names for key, value in plain[name].items()}
+        recipe = self.own.set_by(self.method.name, "default", self.method.recipe)
+        others = {key: plain[key.split(".")[0]][key.split(".")[1]] for key in recipe}
+        return {key: value for key, value in sorted({**own, **others}.items()) if key not in ignored}
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain sections, as in config.yaml."""

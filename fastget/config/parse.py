@@ -31,14 +31,17 @@ def make_config(
     A file may hold sections of other methods than the chosen one, as old runs do; they are checked, and not used.
     """
     stored, settings = _read_file(Path(file)) if file else {}, dict(settings or {})
-    method = settings.get("method.name", stored.get("method.name", MethodConfig.name))
-    if method != stored.get("method.name", method):  # another method than the file's: with its own weight and schedule
-        stored = {key: value for key, value in stored.items() if not key.startswith("method.")}
+    if recipe is not None:
+        settings["method.recipe"] = recipe
     module = settings.get("method.module", stored.get("method.module"))
     if module:
         settings["method.module"] = methods.import_module(str(module))
-    if recipe is not None:
-        settings["method.recipe"] = recipe
+    before = stored.get("method.name", MethodConfig.name)
+    method = settings.get("method.name", before)
+    asked = settings.get("method.recipe")
+    if method != before or asked not in (None, stored.get("method.recipe", asked)):  # a run's own file, of other values
+        stale = {"method.recipe", "method.weight", "method.ramp", *_recipes_fields(before, method)}
+        stored = {key: value for key, value in stored.items() if key not in stale}
     checked = {**_parse_all(stored, f"{file}: "), **_parse_all(settings)}
     base = checked.get("method.base", MethodConfig.base)
     for key in settings:
@@ -49,6 +52,8 @@ def make_config(
             raise ValueError(
                 f"{key} is a setting of {section}, and the base model is {base}: set method.base={section}"
             )
+        if key in bases.settings_of(base).ignores:
+            raise ValueError(f"{key} means nothing to method.base={base}, which has {base}.weight: leave it out")
     data = checked.get("data.name", DataConfig.name)
     preset = _preset(method, checked.get("method.recipe", MethodConfig.recipe))
     values = {**PRESETS.get(data, {}), **preset, **checked}
@@ -62,13 +67,20 @@ def make_config(
 
 def _preset(method: str, recipe: str) -> dict[str, Any]:
     """A recipe's values by section.field: the method's default ones, and those of the name on top."""
-    presets: Mapping[str, Mapping[str, Any]] = methods.settings_of(method).presets
-    if recipe not in presets:
-        raise ValueError(
-            f"unknown recipe {recipe!r}{nearest(recipe, presets)} of {method}: choose from {', '.join(presets)}"
-        )
-    values = {**presets["default"], **presets[recipe]}
-    return {name if "." in name else f"{method}.{name}": value for name, value in values.items()}
+    methods.check_recipe(method, recipe)
+    values: dict[str, Any] = methods.settings_of(method).set_by(method, "default", recipe)
+    return values
+
+
+def _recipes_fields(*names: str) -> set[str]:
+    """Every field that a recipe of these methods sets."""
+    return {key for name in names if name in methods.names() for key in _every_recipe(name)}
+
+
+def _every_recipe(name: str) -> dict[str, Any]:
+    settings = methods.settings_of(name)
+    values: dict[str, Any] = settings.set_by(name, *settings.presets)
+    return values
 
 
 def parse_pairs(groups: Sequence[Sequence[str]]) -> dict[str, str]:

@@ -107,7 +107,11 @@ class OptimConfig:
     impl: Literal["auto", "fused", "plain", "apex"] = opt(
         "auto", "who computes it: torch's fused SGD (auto, where there is one), plain, or NVIDIA's apex"
     )
-    label_smoothing: float = opt(0.1, "label smoothing of the source's cross-entropy", ge=0, le=1)
+    label_smoothing: float = opt(0.1, "label smoothing of the labelled images' cross-entropy", ge=0, le=1)
+    labelled_target: Literal["added", "pooled"] = opt(
+        "added",
+        "ssda: the labelled target images' cross-entropy is added to the source's, or both are one mean",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,6 +86,8 @@ def register(name: str, method: type[Method]) -> None:
             f"{method.__name__} has {'no ' if 'labels' in own.gives else ''}labels(seen): a method that has it, and no "
             'other, says so in its Config: gives = frozenset({"term", "labels"})'
         )
+    if ("own step" in method.needs) != ("own step" in own.gives):
+        raise ValueError(f"{method.__name__}: an own step is said twice or not at all, in `needs` and in Config.gives")
     _ENTRIES[name] = Entry(own, method)
 
 
@@ -110,6 +112,15 @@ def _check_settings(own: Any, what: str) -> None:
         wrong = [key for key in values if "." not in key and key not in kinds]
         if wrong or "default" not in own.presets:
             raise ValueError(f"{what}.presets: {recipe} sets {wrong}, and `default` must be one of them")
+
+
+def check_recipe(name: str, recipe: str) -> None:
+    """ValueError if the method has no values under that name."""
+    presets = settings_of(name).presets
+    if recipe not in presets:
+        raise ValueError(
+            f"unknown recipe {recipe!r}{nearest(recipe, presets)} of {name}: choose from {', '.join(presets)}"
+        )
 
 
 def import_module(where: str) -> str:

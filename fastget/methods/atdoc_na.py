@@ -110,13 +110,15 @@ class AtdocNA(Method):
                 destination[prefix + name] = self._whole(getattr(self, name))
 
     def _whole(self, memory: Tensor) -> Tensor:
-        """(N, .) on the CPU, of every rank's share."""
+        """(N, .) on the CPU, of every rank's share. Rank 0 alone has it, which writes the checkpoint."""
         share, width = memory.shape
-        whole = torch.empty(world_size(), share, width, dtype=memory.dtype)
+        main = this_rank() == 0
+        whole = torch.empty(world_size() if main else 0, share, width, dtype=memory.dtype)
         size = max(1, GATHERED // (width * memory.element_size()))
         for start in range(0, share, size):
             part = global_rows(memory[start : start + size])
-            whole[:, start : start + size] = part.view(world_size(), -1, width).cpu()
+            if main:
+                whole[:, start : start + size] = part.view(world_size(), -1, width).cpu()
         return whole.flatten(0, 1)[: self.task.target_images]
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:

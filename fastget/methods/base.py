@@ -101,6 +101,9 @@ class Method(nn.Module):
         labels. A method that has it says so in its Config: gives = frozenset({"term", "labels"})."""
         raise NotImplementedError  # such a base model is refused for a method without it, before anything is loaded
 
+    def keep(self, seen: Seen) -> Any:
+        """What after_step finds in its term's `kept`, where a base model takes labels and no term is made."""
+
     def start(self, whole: Whole) -> None:
         """Once, after the warm-up, before the first batch of the target."""
 

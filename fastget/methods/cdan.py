@@ -27,7 +27,7 @@ def cdan_entropy(
     domains = torch.cat([torch.ones_like(d_logits[: len(z_s)]), torch.zeros_like(d_logits[len(z_s) :])])
     v = torch.cat([_share(z_s), _share(z)])
     each = F.binary_cross_entropy_with_logits(d_logits, domains, reduction="none")
-    return global_sum((v * each).sum()) / 2  # the shares of each domain sum to 1
+    return global_sum((v * each).sum()) / global_sum(v.detach().sum())
 
 
 def _share(z: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def entropies(z: Tensor) -> Tensor:
     """(B,) H(softmax(z_b)) in nats, exact also where a probability underflows."""
     log_p = torch.log_softmax(z, 1)
     p = log_p.exp()
-    return -torch.where(p > 0, p * log_p, 0).sum(1)  # where p underflows the term and its gradient are 0
+    return -(p * torch.where(p > 0, log_p, 0)).sum(1)  # where p underflows the term and its gradient are 0
 
 
 class MinEnt(Method):

@@ -15,6 +15,7 @@ from fastget.common.ranks import global_rows, global_sum, this_rank, world_size
 
 LOOK = 64 * 2**20  # bytes of a chunk: its features, widened, and its scores
 NO_LABEL = -1
+TIE = 64  # roundings that two votes may differ by and still be equal
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -104,6 +105,11 @@ def _summed(memory_q: Tensor, where: Tensor, counts: Tensor) -> Tensor:
 
 
 def _elected(sums: Tensor, best: Tensor) -> tuple[Tensor, Tensor]:
+    """Labels and weights; of classes that differ by roundings alone the lowest is meant. Such ties are not rare: the
+    rows of one batch sum to 1 in every column, so that where all of them vote, all classes are equal."""
     voters = torch.isfinite(best).sum(1, keepdim=True)
-    weights, labels = (sums / voters.clamp_min(1)).max(1)
+    votes = sums / voters.clamp_min(1)
+    weights = votes.amax(1)
+    near = weights * (1 - TIE * torch.finfo(votes.dtype).eps)
+    labels = (votes >= near[:, None]).int().argmax(1)
     return labels.masked_fill(voters[:, 0] == 0, NO_LABEL), weights

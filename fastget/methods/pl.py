@@ -26,12 +26,12 @@ def pl(z: Tensor) -> Tensor:
 
 def weighted_cross_entropy(
     z: Tensor,  # (B, C)
-    labels: Tensor,  # (B,) int64; -1: none, its weight is 0
+    labels: Tensor,  # (B,) int64; -1: none, its weight counts as 0
     weights: Tensor,  # (B,)
 ) -> Tensor:
     """sum_b w_b CE(z_b, label_b) / sum_b w_b, labels and weights constant; 0 where no weight is left. The batch is the
     global one."""
-    labels, weights = labels.detach(), weights.detach()
+    labels, weights = labels.detach(), torch.where(labels < 0, 0, weights.detach())
     each = F.cross_entropy(z, labels.clamp_min(0), reduction="none")
     shares = weights / _not_zero(global_sum(weights.sum()))
     return global_sum((shares * each).sum())

@@ -24,16 +24,27 @@ BNMNorm = Literal["atdoc", "paper", "mean"]
 LINEAR = {"method.ramp": "linear"}  # ATDOC's schedule, iteration / iterations
 
 
-class Settings:
-    """A method's section: a frozen dataclass of fields made by `opt`, checked however it is made."""
+class Section:
+    """A frozen dataclass of fields made by `opt`, checked however it is made."""
 
-    title: ClassVar[str] = ""  # what people call the method, where that is not its name
+    title: ClassVar[str] = ""  # what people call the method or base model, where that is not its name
+
+    def __post_init__(self) -> None:
+        fields.check(self)
+
+
+class Settings(Section):
+    """A method's section."""
+
     presets: ClassVar[Presets] = {"default": {}}
     gives: ClassVar[frozenset[Part]] = frozenset({"term"})  # to a base model, which takes what it can use
     runs_in: ClassVar[tuple[str, ...]] = ("uda", "pda", "ssda")  # values of data.setting
 
-    def __post_init__(self) -> None:
-        fields.check(self)
+    @classmethod
+    def set_by(cls, method: str, *recipes: str) -> dict[str, Any]:
+        """By section.field: the values that these recipes of the method give, later ones winning."""
+        values = {key: value for recipe in recipes for key, value in cls.presets[recipe].items()}
+        return {key if "." in key else f"{method}.{key}": value for key, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +173,7 @@ class MME(Settings):
             "method.weight": 0.1,
             "network.head": "cosine",
             "optim.label_smoothing": 0.0,
+            "optim.labelled_target": "pooled",
             "optim.weight_decay": 5e-4,
         }
     }

@@ -24,8 +24,9 @@ class CosineHead(nn.Linear):
         self.temperature = temperature
 
     def forward(self, features: Tensor) -> Tensor:
-        wide = features.to(torch.promote_types(features.dtype, torch.float32))
-        return super().forward(F.normalize(wide, dim=1)) / self.temperature
+        with torch.autocast(features.device.type, enabled=False):  # a rounding over the temperature is a large one
+            wide = features.to(torch.promote_types(features.dtype, torch.float32))
+            return super().forward(F.normalize(wide, dim=1)) / self.temperature
 
 
 class Network(nn.Module):

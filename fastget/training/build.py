@@ -38,7 +38,9 @@ def build_model(config: Config, domains: Domains, device: torch.device, ranks: R
     task = task_of(config, domains)
     network = build_network(config.network, task.num_classes, config.data.crop)
     method = method_of(config.method.name)(config.own, task)
-    model = base_of(config.method.base)(network, method, config.optim.label_smoothing, timer, config.base)
+    model = base_of(config.method.base)(
+        network, method, config.optim.label_smoothing, timer, config.base, config.optim.labelled_target == "pooled"
+    )
     if config.train.sync_batchnorm and ranks.world > 1:
         if device.type != "cuda":
             raise ValueError("train.sync_batchnorm needs CUDA devices: torch cannot synchronise batch-norm on CPUs")
@@ -85,6 +87,11 @@ class Loaders:
         labelled = 0 if domains.labelled_target is None else max(1, batch // 3)  # 36 = 24 + 12, as in the paper
         if labelled >= batch:
             raise ValueError(f"data.setting=ssda needs a train.batch_size of at least 2, got {batch}")
+        if labelled % ranks.world and batch % ranks.world == 0:
+            raise ValueError(
+                f"data.setting=ssda takes {labelled} labelled images of train.batch_size={batch}, which {ranks.world} "
+                f"ranks cannot share evenly: use a multiple of {3 * ranks.world}"
+            )
         self.source = self.training("source", batch)
         self.target = self.training("target", batch - labelled)
         self.shots = self.training("labelled_target", labelled) if labelled else None

@@ -1,7 +1,11 @@
 """What a step costs, and what the method adds to it: image passes, time, memory.
 
 An image pass is one image once through the network. An image that is learned from counts as three, since a backward
-pass costs about two forward ones; an image that is only looked at counts as one.
+pass costs about two forward ones; an image that is only looked at counts as one. Passes over the whole target, at a
+method's start or an epoch's, are evaluations and not in it.
+
+The method's time is that of its term, its labels, its memory, a second look and a step of its own. Its part of the
+backward pass is not in it, and that of the target images in the forward pass.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from torch import nn
 
 from fastget.common.timing import Timer
 
-OWN = ("method", "memory", "second look")  # the phases that are the method's
+OWN = ("method", "memory", "second look", "own step")  # the phases that are the method's
 LEARNED, LOOKED_AT = 3, 1
 
 
@@ -55,13 +59,13 @@ class Meter(Timer):
         """A step is done."""
         self.steps += 1
 
-    def read(self) -> Cost:
-        """The means since the last call. Waits for the device."""
+    def read(self, ranks: int = 1) -> Cost:
+        """The means since the last call, the passes of all ranks. Waits for the device."""
         for start, end in self._events:
             end.synchronize()
             self.seconds_of_method += start.elapsed_time(end) / 1000
         steps = max(1, self.steps)
-        cost = Cost({what: n / steps for what, n in self.passes.items()}, 1000 * self.seconds_of_method / steps)
+        cost = Cost({what: ranks * n / steps for what, n in self.passes.items()}, 1000 * self.seconds_of_method / steps)
         self.passes, self.steps, self.seconds_of_method, self._events = {}, 0, 0.0, []
         return cost
 

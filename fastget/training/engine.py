@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -107,13 +108,8 @@ class Engine:
             self._start_method()
         set_lr(self.optimizer, self.step, self.plan.max_steps)
         for part in self.model.parts(step):
-            with self._autocast():
-                losses: Losses = self.step_model(part)
-            with self.timer.phase("backward"):
-                self.optimizer.zero_grad(set_to_none=True)
-                torch.autograd.backward(self.scaler.scale(losses.loss))
-            with self.timer.phase("optimizer"):
-                overflow = self._optimizer_step()
+            with self.timer.phase("own step") if part.source is None else nullcontext():
+                losses, overflow = self._optimize(part)
             self._accumulate(losses)
         if losses.seen is not None and losses.term is not None:
             with self.timer.phase("memory"):
@@ -121,6 +117,16 @@ class Engine:
         self.meter.count()
         self.counted += 1
         self.step += 1
+
+    def _optimize(self, part: Step) -> tuple[Losses, Tensor | None]:
+        """Forward, backward, the optimizer's step."""
+        with self._autocast():
+            losses: Losses = self.step_model(part)
+        with self.timer.phase("backward"):
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(self.scaler.scale(losses.loss))
+        with self.timer.phase("optimizer"):
+            return losses, self._optimizer_step()
 
     def _step(self, batches: Batches) -> Step:
         source, target, shots = batches

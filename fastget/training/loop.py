@@ -123,7 +123,7 @@ class Loop:
         self._refuse_nonfinite(means["loss"], steps)
         lr = engine.optimizer.param_groups[-1]["lr"]
         times = {**self.clock.read(), "memory_mib": memory(engine.device)}
-        cost = engine.meter.read()
+        cost = engine.meter.read(engine.ranks.world)
         times |= {"method_ms": round(cost.method_ms, 3), "method_mib": round(bytes_of(engine.method) / 2**20, 2)}
         epoch, rate = round(engine.step / engine.plan.epoch_steps, 4), times["images_per_second"]
         speed = {"epoch": epoch, "lr": lr, **times}
@@ -244,6 +244,7 @@ class Clock:
     def __init__(self) -> None:
         self.images = 0
         self.steps = 0
+        self._read = (0, 0.0)  # steps and seconds when it was read last
         self._start = time.perf_counter()
         self._out = 0.0
         self._waited = 0.0
@@ -253,8 +254,14 @@ class Clock:
         return {
             "images_per_second": round(self.images / elapsed, 2),
             "data_wait": round(self._waited / elapsed, 4),
-            "step_ms": round(1000 * elapsed / max(1, self.steps), 3),
+            "step_ms": round(1000 * self._since(elapsed), 3),
         }
+
+    def _since(self, elapsed: float) -> float:
+        """Seconds a step since the last call: as old as what the meter has measured of the method."""
+        steps, seconds = self.steps - self._read[0], elapsed - self._read[1]
+        self._read = (self.steps, elapsed)
+        return seconds / max(1, steps)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

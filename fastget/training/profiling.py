@@ -16,7 +16,8 @@ from torch import nn
 from fastget.training.cost import OWN, Meter, bytes_of
 
 PHASES = (
-    "data", "forward", "base model", "method", "backward", "optimizer", "memory", "second look", "evaluation"
+    "data", "forward", "base model", "method", "backward", "optimizer", "memory", "second look", "own step",
+    "evaluation",
 )  # fmt: skip
 WAIT, STEPS = 3, 10  # steps before the trace begins, and in it
 
@@ -30,6 +31,7 @@ class Profile(Meter):
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.all_steps = 0
         self.all_passes: Counter[str] = Counter()
+        self.all_of_method = 0.0
         self._open: list[float] = []  # of each phase that is open, the seconds of those within it
         kinds = [torch.profiler.ProfilerActivity.CPU]
         if device.type == "cuda":
@@ -42,14 +44,18 @@ class Profile(Meter):
         with torch.profiler.record_function(f"fastget: {name}"):
             start = self._now()
             self._open.append(0.0)
+            whole = name in OWN and not self._inside
+            self._inside = self._inside or whole
             yield
             took = self._now() - start
             within = self._open.pop()
             if self._open:
                 self._open[-1] += took
             self.seconds[name] += took - within
-            if name in OWN:
-                self.seconds_of_method += took - within
+            if whole:
+                self._inside = False
+                self.seconds_of_method += took
+                self.all_of_method += took
 
     def images(self, what: str, rows: int, trained: bool) -> None:
         before = self.passes.get(what, 0)
@@ -76,7 +82,7 @@ class Profile(Meter):
             torch.cuda.synchronize(self.device)  # or the time of one phase is charged to the next
         return time.perf_counter()
 
-    def report(self, console: Console, method: nn.Module) -> None:
+    def report(self, console: Console, method: nn.Module, ranks: int = 1) -> None:
         """The tables, largest first, and what the method keeps."""
         self._stop_tracing()
         steps = max(1, self.all_steps)
@@ -92,13 +98,13 @@ class Profile(Meter):
             _table(
                 "what went through the network; an image that is learned from counts as three",
                 ("what", "image passes a step"),
-                {what: count / steps for what, count in self.all_passes.items()},
+                {what: ranks * count / steps for what, count in self.all_passes.items()},
                 1,
             )
         )
-        own = ", ".join(f"{name} {1000 * self.seconds[name] / steps:.2f} ms" for name in OWN if self.seconds[name])
+        own = f"{1000 * self.all_of_method / steps:.2f} ms a step"
         kept = f"{bytes_of(method) / 2**20:,.1f} MiB of state"
-        console.print(f"the method's own: {own or 'no time'}; {kept}", highlight=False, soft_wrap=True)
+        console.print(f"of it the method's own ({', '.join(OWN)}): {own}; {kept}", highlight=False, soft_wrap=True)
         if self.trace.exists():
             text = f"trace: {self.trace} (open it in chrome://tracing or ui.perfetto.dev)"
             console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -154,7 +154,7 @@ def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
     finally:
         loop.board.close()
     if loop.profile is not None and ranks.main:
-        loop.profile.report(loop.display.console, engine.method)
+        loop.profile.report(loop.display.console, engine.method, ranks.world)
     final_state = engine.state()
     bad = [file for files in ranks.gather(loop.bad) for file in files]
     summary = summarise(engine, final, bad)

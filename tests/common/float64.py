@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from fastget import bases
 from fastget.commands.main import main
 from fastget.common.ranks import joined
 from fastget.networks.network import Network
@@ -28,8 +29,9 @@ def every(folder: Path) -> None:
     """In one group of ranks: to start one takes longer than to train."""
     with joined(torch.device("cpu")):
         for method, base in PAIRS:
-            short = {"train__max_steps": 8, "train__warmup_steps": 4, "train__batch_size": 24, "method__weight": 1}
-            given = {**fitting(method, base), **short, "train__log_every": 1, "train__eval_every": 8}
+            short = {"train__max_steps": 8, "train__warmup_steps": 4, "train__batch_size": 24, "train__eval_every": 8}
+            given = {**fitting(method, base), **short, "train__log_every": 1}
+            given |= {} if bases.settings_of(base).ignores else {"method__weight": 1}
             train(tiny(folder / f"{method}-{base}", **given), quiet=True)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastget import methods
-from fastget.config import PRESETS, Config, OptimConfig, TrainConfig, describe_type, make_config, walk
+from fastget.config import PRESETS, Config, MethodConfig, OptimConfig, TrainConfig, describe_type, make_config, walk
 from tests.support import fitting
 
 
@@ -143,3 +143,46 @@ def test_values_given_in_python(tmp_path: Path) -> None:
         Config(optim=OptimConfig(lr=10**400))
     with pytest.raises(ValueError, match=r"optim\.lr must be above 0"):
         Config(optim=OptimConfig(lr=float("nan")))
+
+
+def test_a_runs_file_under_another_recipe_or_method(tmp_path: Path) -> None:
+    """What recipes set is the new recipe's to say; what the user chose beside it stays."""
+
+    def file(**settings: object) -> Path:
+        config = make_config({key.replace("__", "."): value for key, value in settings.items()})
+        (tmp_path / "run.yaml").write_text(config.to_yaml())
+        return tmp_path / "run.yaml"
+
+    default = file(method__name="mcc")
+    original = make_config({}, file=default, recipe="original")
+    assert (original.own.temperature, original.method.ramp, original.method.recipe) == (2.5, "constant", "original")
+    back = make_config({}, file=file(method__name="mcc", method__recipe="original"), recipe="default")
+    assert (back.own.temperature, back.method.ramp, back.method.recipe) == (1.0, "linear", "default")
+    same = make_config({}, file=file(method__name="mcc", mcc__temperature=4.0), recipe="default")
+    assert same.own.temperature == 4.0  # the recipe it has: its own values stay
+
+    other = make_config({"method.name": "bnm"}, file=file(method__name="mcc", method__base="cdan", optim__lr=0.5))
+    assert (other.method.base, other.optim.lr) == ("cdan", 0.5)
+    mme = make_config({"method.name": "mme"}, file=file(method__name="get", data__setting="ssda"))
+    assert (mme.network.head, mme.optim.weight_decay, mme.method.weight) == ("cosine", 5e-4, 0.1)
+    mcc = make_config({"method.name": "mcc"}, file=file(method__name="mme", data__setting="ssda"))
+    assert (mcc.network.head, mcc.optim.label_smoothing, mcc.method.weight) == ("linear", 0.1, 1.0)
+    with pytest.raises(ValueError, match="unknown recipe 'bogus' of mcc"):
+        Config(method=MethodConfig(name="mcc", recipe="bogus"))
+
+
+def test_what_means_nothing_to_a_base_model_is_refused(tmp_path: Path) -> None:
+    given = {"method.name": "pl", "method.base": "mixmatch"}
+    with pytest.raises(ValueError, match=r"method.weight means nothing to method.base=mixmatch, which has mixmatch.w"):
+        make_config({**given, "method.weight": 7})
+    config = make_config(given)
+    assert not {"method.weight", "method.ramp"} & config.of_method().keys()  # nor is it in a summary
+    (tmp_path / "run.yaml").write_text(config.to_yaml())
+    assert make_config(file=tmp_path / "run.yaml") == config  # a file may hold them
+
+
+def test_a_summary_holds_what_the_recipe_set() -> None:
+    values = make_config({"method.name": "mme", "data.setting": "ssda"}).of_method()
+    assert values["network.head"] == "cosine"
+    assert values["optim.weight_decay"] == 5e-4
+    assert make_config({"method.base": "cdan"}).of_method()["cdan.hidden"] == 1024

@@ -3,6 +3,7 @@
 (The labels of memories are in test_memories.py.)
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
@@ -280,3 +281,29 @@ def test_the_method_is_the_formula(name: str, own: dict[str, Any], loss: str) ->
     assert term.loss.item() == pytest.approx(LOSSES[loss].plain(z.tolist(), z.tolist()), abs=1e-9)
     assert not list(method.parameters())
     assert not list(method.buffers())
+
+
+@pytest.mark.parametrize("formula", [formulas.minent, formulas.mme])
+def test_a_class_that_is_ruled_out(formula: Callable[[Tensor], Tensor]) -> None:
+    """A logit of -inf: the value is that of the other classes, and the gradient finite."""
+    z = torch.tensor([[0.3, -0.2, -torch.inf], [1.0, 2.0, -torch.inf]], dtype=torch.float64, requires_grad=True)
+    value = formula(z)
+    value.backward()
+    assert z.grad is not None
+    assert torch.isfinite(z.grad).all()
+    scale = math.log(2) / math.log(3) if formula is formulas.minent else 1.0
+    assert value.item() == pytest.approx(scale * formula(z.detach()[:, :2]).item(), abs=1e-12)
+
+
+def test_a_row_without_a_label_weighs_nothing() -> None:
+    z = random(3, 4)
+    labels, weights = torch.tensor([2, -1, 1]), torch.tensor([0.5, 0.7, 0.2], dtype=torch.float64)
+    kept = torch.tensor([0, 2])
+    wanted = formulas.weighted_cross_entropy(z[kept], labels[kept], weights[kept])
+    torch.testing.assert_close(formulas.weighted_cross_entropy(z, labels, weights), wanted)
+
+
+def test_cdan_of_one_domain_alone() -> None:
+    """sum v BCE / sum v, whatever the sum is."""
+    d, z = torch.zeros(4, dtype=torch.float64), random(4, 3)
+    assert formulas.cdan_entropy(d, z, z[:0]).item() == pytest.approx(math.log(2), abs=1e-12)

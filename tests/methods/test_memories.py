@@ -119,3 +119,16 @@ def test_nobody_there_is_no_vote_for_class_0(k: int) -> None:
         assert torch.isfinite(value)
         assert z.grad is not None
         assert bool(z.grad.any()) == (label >= 0)
+
+
+def test_votes_that_only_roundings_tell_apart_are_a_tie() -> None:
+    """The columns of a batch sum to 1: where all of it votes every class has 1 / B, and ranks that add in another order
+    must not differ by it."""
+    q = formulas.sharpen_by_column(torch.softmax(random(5, 4, seed=8), 1))
+    f = torch.nn.functional.normalize(random(6, D, seed=9), dim=1)
+    memory_q = torch.cat([q, torch.zeros(1, 4, dtype=torch.float64)])
+    for order in (torch.arange(5), torch.tensor([3, 1, 4, 0, 2])):
+        memory_f = torch.cat([f[:5][order], f[5:]])
+        labels, weights = formulas.neighbour_labels(f[5:], torch.tensor([5]), memory_f, memory_q, 5)
+        assert labels.tolist() == [0]
+        assert weights.item() == pytest.approx(0.2, abs=1e-12)

@@ -33,9 +33,12 @@ class GetMethod(Method):
     def start_epoch(self, whole: Whole) -> None:
         self.get.start_epoch()
 
+    def keep(self, seen: Seen) -> Output:
+        out: Output = self.get(seen.features, seen.classifier.weight, labels=seen.logits.detach().argmax(1))
+        return out
+
     def forward(self, seen: Seen) -> Term:
-        head = seen.logits.detach().argmax(1)
-        out: Output = self.get(seen.features, seen.classifier.weight, labels=head)
+        out = self.keep(seen)
         parts = {"loss_g": out.loss_g, "loss_f": out.loss_f}
         parts |= {"structure_g": out.structure_g, "structure_f": out.structure_f}
         return Term(out.loss, parts, out)
