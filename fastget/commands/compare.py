@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `fastget compare`."""
     parser.description = "Every method in every setting on every task, a process each, over seeds."
     parser.add_argument("--methods", default="all", help=f"all (default), or some of {', '.join(methods.names())}")
-    parser.add_argument("--bases", default=bases.DEFAULT, help=f"base models: all, or some of {', '.join(bases.names())}")
+    parser.add_argument(
+        "--bases", default=bases.DEFAULT, help=f"base models: all, or some of {', '.join(bases.names())}"
+    )
     parser.add_argument("--settings", default="uda", help=f"all, or some of {', '.join(SETTINGS)} (default: uda)")
     parser.add_argument(
         "--tasks", help="all ordered pairs of domains (of --source, or to --target, where given), or pairs like "
@@ -53,12 +55,16 @@ def add_shared(parser: argparse.ArgumentParser, shorthands: Iterable[str], seeds
     for option in shorthands:
         field, text = SHORTHANDS[option]
         parser.add_argument(option, dest=field, metavar=option.strip("-").replace("-", "_").upper(), help=text)
-    parser.add_argument("--recipe", dest="method.recipe", help="the methods' values under a name (fastget train --help)")
+    parser.add_argument(
+        "--recipe", dest="method.recipe", help="the methods' values under a name (fastget train --help)"
+    )
     parser.add_argument("--seeds", default=seeds, help=f"a run for each ({seeds})")
     parser.add_argument("--config", metavar="FILE", help="a YAML file of sections, for every job")
     parser.add_argument("--out", type=Path, help="folder of the study; default: one under runs/ named after the data")
     parser.add_argument(
-        "--jobs", type=_count, help="runs at a time; default: one a GPU, or without GPUs one a core, with one thread each"
+        "--jobs",
+        type=_count,
+        help="runs at a time; default: one a GPU, or without GPUs one a core, with one thread each",
     )
     parser.add_argument(
         "--metric", metavar="|".join(METRICS), help="what is marked, drawn and sorted by; default: the data set's own"

@@ -1,7 +1,8 @@
 """Which images of a data set a run uses: pure functions from lists to lists.
 
-`uda` takes the target as it is; `pda` keeps the first k classes in sorted order, or k drawn by seed; `ssda` splits the target into a few
-labelled shots a class and the unlabelled rest; `imbalance` thins the first half of the classes, on top of any.
+`uda` takes the target as it is; `pda` keeps the first k classes in sorted order, or k drawn by seed; `ssda` splits the
+target into a few labelled shots a class and the unlabelled rest; `imbalance` thins the first half of the classes, on
+top of any.
 
 A draw depends on the seed and on each path alone, never on the order of the list: the images of a class are ranked by
 a hash of (seed, purpose, path) and the first ones are taken. So a list that is sorted another way, or that lacks some
@@ -76,7 +77,7 @@ def apply(
 
 
 def partial_classes(classes: Sequence[str], count: int, seed: int | None = None) -> list[int]:
-    """PDA's classes by number, in order: the first `count`, or with a seed as many drawn, by a hash of the class's name.
+    """PDA's classes by number, in order: the first `count`, or with a seed as many drawn, by a hash of each name.
 
     A draw does not depend on the order of the names, and that of a smaller count lies within that of a larger one.
     """

@@ -16,9 +16,24 @@ from fastget.config.combinations import title_of
 from fastget.studies.jobs import Job, Outcome
 from fastget.studies.plots import Dot, draw_panels
 from fastget.studies.results import (
-    LEGEND, METRICS, Figure, Mark, Metric, cell, markdown, marks, not_run, over_seeds, over_tasks, shown, values, words,
+    LEGEND,
+    METRICS,
+    Figure,
+    Mark,
+    Metric,
+    cell,
+    counted,
+    markdown,
+    marks,
+    not_run,
+    over_seeds,
+    over_tasks,
+    shown,
+    state,
+    values,
+    words,
     write_lines,
-)  # fmt: skip
+)
 from fastget.studies.study import Study, run_study, try_config
 from fastget.studies.tasks import Task, folder_of
 
@@ -85,7 +100,9 @@ def plan(what: Comparison, out: Path) -> list[Job]:
         if section in methods.names() and section not in what.methods:
             raise ValueError(f"{key} is a setting of {section}, which is not compared: leave it out, or add the method")
         if section in bases.names() and section not in what.bases:
-            raise ValueError(f"{key} is a setting of the base model {section}, which is not compared: add it by --bases")
+            raise ValueError(
+                f"{key} is a setting of the base model {section}, which is not compared: add it by --bases"
+            )
     jobs = []
     for setting in what.settings:
         for method, base in what.rows():
@@ -98,7 +115,9 @@ def plan(what: Comparison, out: Path) -> list[Job]:
                         settings.setdefault("data.split_seed", str(seed))
                     folder = out / setting / folder_of(task) / f"{base}-{method}" / f"seed-{seed}"
                     jobs.append(
-                        Job(folder=folder, settings=settings, setting=setting, seed=seed, config=config, refused=refused)
+                        Job(
+                            folder=folder, settings=settings, setting=setting, seed=seed, config=config, refused=refused
+                        )
                     )
     return jobs
 
@@ -144,18 +163,10 @@ def _task(job: Job) -> Task:
     return job.value("data.source"), job.value("data.target")
 
 
-def _state(outcomes: Sequence[Outcome]) -> str:
-    """In place of a figure: why there is none."""
-    found = {one.status for one in outcomes}
-    if found == {"done"}:
-        return "no labels"
-    return next((word for word in ("refused", "failed") if word in found), "not done")
-
-
 def live_table(what: Comparison, outcomes: Sequence[Outcome]) -> Table:
     """Methods against settings: the mean over tasks so far, and how many of the jobs are done."""
     results = Results(what, outcomes, what.metric)
-    count = f"{len(what.tasks)} task{'s' * (len(what.tasks) > 1)}, {len(what.seeds)} seed{'s' * (len(what.seeds) > 1)}"
+    count = f"{counted(len(what.tasks), 'task')}, {counted(len(what.seeds), 'seed')}"
     table = Table(title=f"{words(what.metric)}, %, final models; {count}", title_justify="left")
     table.add_column("method")
     columns = []
@@ -187,10 +198,12 @@ def _live_cell(outcomes: Sequence[Outcome], figure: Figure | None, mark: Mark, m
 def write(what: Comparison, out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
     """table.md and plot.png."""
     order = [what.metric, *(metric for metric in METRICS if metric != what.metric)]
-    lines = [f"# Comparison: {len(what.rows())} methods, {len(what.tasks)} tasks, {len(what.seeds)} seeds", "", LEGEND]
+    sizes = {"method": what.rows(), "task": what.tasks, "seed": what.seeds}
+    size = ", ".join(counted(len(part), name) for name, part in sizes.items())
+    lines = [f"# Comparison: {size}", "", LEGEND]
     if len(what.tasks) > 1:
-        lines += ["", "The mean is over tasks, and its std over seeds: that of each seed's mean over tasks. A seed that "
-                  "lacks a task is left out of it."]  # fmt: skip
+        lines += ["", "The mean is over tasks, and its std over seeds: that of each seed's mean over tasks. A seed "
+                  "that lacks a task is left out of it."]  # fmt: skip
     if "pda-random" in what.settings and "data.split_seed" not in what.given:
         lines += ["", "pda-random: each seed draws classes of its own, the same for every method, so its std is over "
                   "draws too."]  # fmt: skip
@@ -212,7 +225,7 @@ def _table(results: Results, setting: str) -> list[str]:
     rows = []
     for number, row in enumerate(what.rows()):
         cells = [
-            cell(*column[number], len(what.seeds), _state(results.of(setting, row, task)))
+            cell(*column[number], len(what.seeds), state(results.of(setting, row, task)))
             for task, column in zip(tasks, columns, strict=True)
         ]
         rows.append([title_of(*row), *cells])
@@ -231,6 +244,6 @@ def _panels(results: Results) -> dict[str, list[Dot]]:
                 single = [found.mean for task in what.tasks if (found := results.figure(setting, row, task))]
             else:
                 single = list(values(results.of(setting, row), what.metric).values())
-            dots.append(Dot(title_of(*row), figure, mark, single, _state(results.of(setting, row))))
+            dots.append(Dot(title_of(*row), figure, mark, single, state(results.of(setting, row))))
         panels[setting] = dots
     return panels

@@ -1,7 +1,7 @@
 """Many runs: each one `fastget train` in a process of its own, as many at a time as there are GPUs or cores.
 
-What is done is what the runs' folders say, nothing else: a study that was killed at any moment goes on when it is called
-again. A run that fails is an outcome with its reason, and the others go on.
+What is done is what the runs' folders say, nothing else: a study that was killed at any moment goes on when it is
+called again. A run that fails is an outcome with its reason, and the others go on.
 """
 
 from __future__ import annotations
@@ -150,18 +150,21 @@ class Pool:
         return sum(one is not None for one in self.busy)
 
     def run(self, ended: Callable[[Outcome], object], tick: Callable[[], object]) -> None:
-        """`ended` is told each outcome, `tick` is called now and then. Raises Interrupted, with every run saved."""
+        """`ended` is told each outcome, `tick` is called now and then. Raises Interrupted, with every run saved; no
+        process is left behind, whatever happens here."""
         with _signals() as asked:
-            while self.left or self.running:
-                if asked:
-                    self._stop(asked)
-                    done = sum(outcome.status == "done" for outcome in self.outcomes)
-                    raise Interrupted(asked[0], f"with {done} of {len(self.jobs)} runs done; the others are saved")
-                for place in range(len(self.slots)):
-                    if self._free(place, ended):
-                        self._fill(place, ended)
-                tick()
-                time.sleep(POLL)
+            try:
+                while (self.left or self.running) and not asked:
+                    for place in range(len(self.slots)):
+                        if self._free(place, ended):
+                            self._fill(place, ended)
+                    tick()
+                    time.sleep(POLL)
+            finally:
+                self._stop(asked)
+            if asked:
+                done = sum(outcome.status == "done" for outcome in self.outcomes)
+                raise Interrupted(asked[0], f"with {done} of {len(self.jobs)} jobs done; what was running is saved")
 
     def _free(self, place: int, ended: Callable[[Outcome], object]) -> bool:
         """Whether a slot is free, after its process has ended, if it has."""

@@ -1,7 +1,7 @@
 """What many runs come to: mean and std over seeds, the best and those near it, and the files that say so.
 
-The std is the sample's, over seeds. Over tasks it is the std over seeds of the mean over tasks: each seed gives one mean,
-so that it tells how sure the mean is, not how unlike the tasks are.
+The std is the sample's, over seeds. Over tasks it is the std over seeds of the mean over tasks: each seed gives one
+mean, so that it tells how sure the mean is, not how unlike the tasks are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ METRICS: tuple[Metric, ...] = get_args(Metric)
 Mark = Literal["best", "near", ""]
 LEGEND = (
     "**Bold**: the best of its column. †: within one std of the best, the best's own std over seeds. "
-    "Figures are per cent, mean ± std over seeds (n of them), of the final models; nothing was selected by target labels."
+    "Figures are per cent, mean ± std over seeds (n of them), of the final models; target labels selected nothing."
 )
 
 
@@ -37,6 +37,10 @@ class Figure(NamedTuple):
 
 def words(metric: Metric) -> str:
     return metric.replace("_", " ")
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def metric_of(data: str) -> Metric:
@@ -79,6 +83,14 @@ def marks(figures: Sequence[Figure | None]) -> list[Mark]:
         return "near" if best.std is not None and figure.mean >= best.mean - best.std else ""
 
     return [mark(figure) for figure in figures]
+
+
+def state(outcomes: Sequence[Outcome]) -> str:
+    """In place of a figure: why there is none."""
+    found = {one.status for one in outcomes}
+    if found == {"done"}:
+        return "no labels"
+    return next((word for word in ("refused", "failed") if word in found), "not done")
 
 
 def shown(figure: Figure) -> str:

@@ -1,4 +1,4 @@
-"""A study: many runs in one folder, shown while they run, written up when they are done. `compare` and `sweep` are two."""
+"""A study, `compare` or `sweep`: many runs in one folder, shown while they run, written up when they are done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fastget.common.errors import Interrupted
+from fastget.common.errors import Interrupted, RunFailed
 from fastget.common.files import write_atomically
 from fastget.common.text import nearest
 from fastget.config import Config, every_section, fields_of, make_config, parse_settings
@@ -56,6 +56,11 @@ def run_study(study: Study, count: int | None = None, console: Console | None = 
         _write(study, pool.outcomes)
         again = f"{stop.text}. Go on with the same command and --out {study.out}"
         raise Interrupted(stop.number, again) from stop
+    except OSError as error:
+        raise RunFailed(
+            f"cannot write to {study.out} ({error.strerror}). What is there is kept: make room, then go on with the same "
+            "command"
+        ) from error
     files = _write(study, pool.outcomes)
     console.print(study.table(pool.outcomes))
     failed = [one for one in pool.outcomes if one.status == "failed"]

@@ -37,7 +37,9 @@ def find_tasks(text: str | None, data: DataConfig, source: str | None, target: s
         if not found:
             raise ValueError(f"--tasks all: no pair of two domains in {', '.join(domains) or 'an empty root'}")
         if len(set(map(folder_of, found))) < len(found):
-            raise ValueError("two pairs of domains have the same name A-B, as names have dashes: give --source, --target")
+            raise ValueError(
+                "two pairs of domains have the same name A-B, as names have dashes: give --source, --target"
+            )
         return found
     if source is not None or target is not None:
         raise ValueError("--tasks with pairs says source and target: leave --source and --target out")

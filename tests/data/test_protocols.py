@@ -50,7 +50,9 @@ def test_pda_of_random_classes_is_a_draw_of_the_seed() -> None:
     assert {target.classes[c] for c in split.target.labels.tolist()} == set(kept)
     assert len(split.target) == 20
     assert (split.protocol["pda_subset"], split.protocol["split_seed"]) == ("random", 3)
-    assert kept == [f"class{c}" for c in (2, 4, 5, 9, 10)]  # results of versions are compared: a seed's draw never changes
+    assert kept == [
+        f"class{c}" for c in (2, 4, 5, 9, 10)
+    ]  # results of versions are compared: a seed's draw never changes
     draws = {tuple(protocols.partial_classes(target.classes, 5, seed)) for seed in range(20)}
     assert len(draws) > 15
     assert {c for draw in draws for c in draw} == set(range(12))
