@@ -56,7 +56,10 @@ def add_shared(parser: argparse.ArgumentParser, shorthands: Iterable[str], seeds
         field, text = SHORTHANDS[option]
         parser.add_argument(option, dest=field, metavar=option.strip("-").replace("-", "_").upper(), help=text)
     parser.add_argument(
-        "--recipe", dest="method.recipe", help="the methods' values under a name (fastget train --help)"
+        "--recipe",
+        dest="method.recipe",
+        metavar="RECIPE",
+        help="the methods' values under a name (fastget train --help)",
     )
     parser.add_argument("--seeds", default=seeds, help=f"a run for each ({seeds})")
     parser.add_argument("--config", metavar="FILE", help="a YAML file of sections, for every job")

@@ -45,7 +45,6 @@ SETTINGS: dict[str, dict[str, str]] = {
     "pda-random": {**PDA, "data.pda_subset": "random"},  # a draw of classes for each seed
     "ssda": SSDA,
     "ssda-1": {**SSDA, "data.shots": "1"},
-    "ssda-3": {**SSDA, "data.shots": "3"},
     "imbalanced": {**UDA, **THIN},
     "imbalanced-pda": {**PDA, **THIN},
     "imbalanced-ssda": {**SSDA, **THIN},

@@ -58,8 +58,8 @@ def run_study(study: Study, count: int | None = None, console: Console | None = 
         raise Interrupted(stop.number, again) from stop
     except OSError as error:
         raise RunFailed(
-            f"cannot write to {study.out} ({error.strerror}). What is there is kept: make room, then go on with the same "
-            "command"
+            f"cannot write to {study.out} ({error.strerror}). What is there is kept: make room, then go on with the "
+            "same command"
         ) from error
     files = _write(study, pool.outcomes)
     console.print(study.table(pool.outcomes))
