@@ -28,6 +28,7 @@ from fastget.studies.results import (
     not_run,
     over_seeds,
     over_tasks,
+    seed_means,
     shown,
     state,
     values,
@@ -150,7 +151,11 @@ class Results:
         """Over seeds, of one task or of the mean over tasks."""
         if task is not None:
             return over_seeds(values(self.of(setting, row, task), self.metric))
-        return over_tasks([values(self.of(setting, row, task), self.metric) for task in self.what.tasks])
+        return over_tasks(self.by_task(setting, row))
+
+    def by_task(self, setting: str, row: Row) -> list[dict[int, float]]:
+        """For each task: seed -> the metric."""
+        return [values(self.of(setting, row, task), self.metric) for task in self.what.tasks]
 
     def column(self, setting: str, task: Task | None = None) -> list[tuple[Figure | None, Mark]]:
         """A figure a row, the best and those near it marked."""
@@ -163,10 +168,12 @@ def _task(job: Job) -> Task:
 
 
 def live_table(what: Comparison, outcomes: Sequence[Outcome]) -> Table:
-    """Methods against settings: the mean over tasks so far, and how many of the jobs are done."""
+    """Methods against settings: the mean over tasks; until all jobs of a cell are done, that of those that are."""
     results = Results(what, outcomes, what.metric)
     count = f"{counted(len(what.tasks), 'task')}, {counted(len(what.seeds), 'seed')}"
     table = Table(title=f"{words(what.metric)}, %, final models; {count}", title_justify="left")
+    if any(one.status in ("pending", "failed") for one in outcomes):
+        table.caption, table.caption_justify = "in brackets: the mean of the jobs that are done", "left"
     table.add_column("method")
     columns = []
     for setting in what.settings:
@@ -186,11 +193,14 @@ def _live_cell(outcomes: Sequence[Outcome], figure: Figure | None, mark: Mark, m
     if all(one.status == "refused" for one in outcomes):
         return Text("refused", style="dim")
     known = [value for value in done if value is not None]
-    text = shown(figure) if figure else f"{100 * statistics.fmean(known):.1f}" if known else "-"
-    text += " †" if mark == "near" else ""
+    whole = figure is not None and len(done) == len(outcomes)
+    text = shown(figure) if figure and whole else f"({100 * statistics.fmean(known):.1f})" if known else "-"
+    text += " †" if whole and mark == "near" else ""
     count = "" if len(done) == len(outcomes) else f"  {len(done)}/{len(outcomes)}"
     return Text.assemble(
-        (text, "bold" if mark == "best" else ""), (count, "dim"), (f"  {failed} failed" if failed else "", "red")
+        (text, "bold" if whole and mark == "best" else ""),
+        (count, "dim"),
+        (f"  {failed} failed" if failed else "", "red"),
     )
 
 
@@ -233,16 +243,12 @@ def _table(results: Results, setting: str) -> list[str]:
 
 
 def _panels(results: Results) -> dict[str, list[Dot]]:
-    """Setting -> a dot a row: the mean, and the single tasks, or with one task the single seeds."""
-    what = results.what
+    """Setting -> a dot a row: the mean over tasks, and that of each seed."""
     panels = {}
-    for setting in what.settings:
+    for setting in results.what.settings:
         dots = []
-        for row, (figure, mark) in zip(what.rows(), results.column(setting), strict=True):
-            if len(what.tasks) > 1:
-                single = [found.mean for task in what.tasks if (found := results.figure(setting, row, task))]
-            else:
-                single = list(values(results.of(setting, row), what.metric).values())
+        for row, (figure, mark) in zip(results.what.rows(), results.column(setting), strict=True):
+            single = list(seed_means(results.by_task(setting, row)).values())
             dots.append(Dot(title_of(*row), figure, mark, single, state(results.of(setting, row))))
         panels[setting] = dots
     return panels

@@ -25,7 +25,7 @@ class Dot(NamedTuple):
     name: str
     figure: Figure | None
     mark: Mark
-    single: list[float]  # faint, beside the mean: the tasks, or the seeds
+    single: list[float]  # faint, beside the mean: the seeds
     state: str  # why there is no figure
 
 
@@ -44,7 +44,7 @@ def draw_panels(panels: Mapping[str, Sequence[Dot]], metric: str, file: Path) ->
         axis.grid(axis="x", alpha=0.25)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
-    figure.supxlabel(f"{metric}, % (mean ± std over seeds; faint: single tasks, or seeds of one task)", fontsize=9)
+    figure.supxlabel(f"{metric}, %: mean over tasks, ± std over seeds (faint: single seeds)", fontsize=9)
     used = {dot.mark for dots in panels.values() for dot in dots if dot.figure is not None}
     handles = [
         axes[0].plot([], [], shape, color=colour, label=text)[0]

@@ -62,10 +62,15 @@ def over_seeds(by_seed: Mapping[int, float]) -> Figure | None:
     return Figure(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
 
 
-def over_tasks(by_task: Sequence[Mapping[int, float]]) -> Figure | None:
-    """Of the seeds that have every task: the mean over tasks of each, then mean and std of these."""
+def seed_means(by_task: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Seed -> its mean over tasks, of the seeds that have every task."""
     whole = [seed for seed in by_task[0] if all(seed in task for task in by_task)] if by_task else []
-    return over_seeds({seed: statistics.fmean(task[seed] for task in by_task) for seed in whole})
+    return {seed: statistics.fmean(task[seed] for task in by_task) for seed in whole}
+
+
+def over_tasks(by_task: Sequence[Mapping[int, float]]) -> Figure | None:
+    """Each seed's mean over tasks, then mean and std of these."""
+    return over_seeds(seed_means(by_task))
 
 
 def marks(figures: Sequence[Figure | None]) -> list[Mark]:
