@@ -171,9 +171,13 @@ def live_table(what: Comparison, outcomes: Sequence[Outcome]) -> Table:
     """Methods against settings: the mean over tasks; until all jobs of a cell are done, that of those that are."""
     results = Results(what, outcomes, what.metric)
     count = f"{counted(len(what.tasks), 'task')}, {counted(len(what.seeds), 'seed')}"
-    table = Table(title=f"{words(what.metric)}, %, final models; {count}", title_justify="left")
+    caption = "bold: the best; †: within one std of it"
     if any(one.status in ("pending", "failed") for one in outcomes):
-        table.caption, table.caption_justify = "in brackets: the mean of the jobs that are done", "left"
+        caption += "; in brackets: the mean of the jobs that are done"
+    table = Table(
+        title=f"{words(what.metric)}, %, final models; {count}", title_justify="left",
+        caption=caption, caption_justify="left", min_width=60,
+    )  # fmt: skip
     table.add_column("method")
     columns = []
     for setting in what.settings:

@@ -149,6 +149,11 @@ class Pool:
     def running(self) -> int:
         return sum(one is not None for one in self.busy)
 
+    @property
+    def waiting(self) -> list[Job]:
+        """Jobs that another process is busy with."""
+        return [self.jobs[number] for number in self.left if number in self._again]
+
     def run(self, ended: Callable[[Outcome], object], tick: Callable[[], object]) -> None:
         """`ended` is told each outcome, `tick` is called now and then. Raises Interrupted, with every run saved; no
         process is left behind, whatever happens here."""
@@ -241,13 +246,14 @@ class Pool:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """SIGTERM and SIGINT are noted, to be acted on in the loop."""
+    """SIGTERM, SIGINT and a closed terminal are noted, to be acted on in the loop; what is ignored (nohup) stays so."""
     asked: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         asked.append(number)
 
-    old: dict[signal.Signals, Any] = {n: signal.signal(n, note) for n in (signal.SIGTERM, signal.SIGINT)}
+    heeded = [n for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    old: dict[signal.Signals, Any] = {n: signal.signal(n, note) for n in heeded}
     try:
         yield asked
     finally:

@@ -95,13 +95,23 @@ def _shown(study: Study, pool: Pool, console: Console) -> None:
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
 
+    told = set()
+
+    def tell_waiting() -> None:
+        for job in pool.waiting:
+            if job.folder not in told:
+                told.add(job.folder)
+                text = f"waiting for {name(job)}: another process is busy with it (it holds {job.log})"
+                console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     if not console.is_terminal:
-        pool.run(line, lambda: None)
+        pool.run(line, tell_waiting)
         return
     with Live(console=console, refresh_per_second=2, transient=True) as live:
 
         def draw() -> None:
             state = f"{pool.running} running, {len(pool.left)} to come; Ctrl-C saves and stops"
+            tell_waiting()
             live.update(Group(study.table(pool.outcomes), Text(state, style="dim")))
 
         draw()

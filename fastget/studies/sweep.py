@@ -135,7 +135,11 @@ def by_point(what: Sweep, outcomes: Sequence[Outcome]) -> dict[Point, list[Outco
 def live_table(what: Sweep, outcomes: Sequence[Outcome]) -> Table:
     """The best of the points so far first."""
     seeds = counted(len(what.seeds), "seed")
-    table = Table(title=f"{words(what.metric)}, %, final models; {seeds}", title_justify="left")
+    table = Table(
+        title=f"{words(what.metric)}, %, final models; {seeds}", title_justify="left",
+        caption="sorted by target accuracy, an oracle; table.md has what needs no labels", caption_justify="left",
+        min_width=60,
+    )  # fmt: skip
     for key in what.fields:
         table.add_column(key)
     table.add_column(words(what.metric), justify="right")

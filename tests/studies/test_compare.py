@@ -15,7 +15,9 @@ import pytest
 from PIL import Image
 
 from fastget.commands.main import main
+from fastget.config import DataConfig
 from fastget.studies import jobs
+from fastget.studies.tasks import find_tasks, folder_of
 from tests.pictures import this_fastget
 from tests.studies.support import mtimes, stand_in
 
@@ -180,7 +182,9 @@ def test_the_folder_of_another_comparison(monkeypatch: pytest.MonkeyPatch, capsy
     assert "holds no sweep of before" in said(capsys)
 
 
-def test_a_run_that_another_process_is_busy_with_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_another_process_is_busy_with_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As after a kill -9: the runs of the killed comparison go on to their end."""
     started = stand_in(monkeypatch)
     monkeypatch.setattr(jobs, "AGAIN", 0.05)
@@ -200,8 +204,37 @@ def test_a_run_that_another_process_is_busy_with_is_left_to_it(monkeypatch: pyte
 
         monkeypatch.setattr(jobs.Pool, "_note", note)
         assert main(["compare", "--methods", "get,bnm", "--seeds", "0", "--jobs", "2", "--out", "c"]) == 0
+    assert "waiting for get, uda, fonts -> handwritten, seed 0: another process is busy with it" in said(capsys)
     assert release[0] == 1  # the other one ended first, and this one began when it was let go
     assert [row["status"] for row in rows()] == ["done", "done"]
+
+
+def test_a_run_that_is_killed_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import os; print('step 3', flush=True); os.kill(os.getpid(), 9)"
+    monkeypatch.setattr(jobs, "command", lambda *args: [sys.executable, "-c", code])
+    assert main(["compare", "--methods", "get", "--seeds", "0", "--out", "c"]) == 1
+    assert rows()[0]["reason"] == "ended by SIGKILL, as where memory runs out; its last line: step 3"
+
+
+def test_tasks_of_folders(tmp_path: Path) -> None:
+    for place in ("real-world", "photo", "sketch"):
+        (tmp_path / "d" / place / "cat").mkdir(parents=True)
+    data = DataConfig(name="folder", root=str(tmp_path / "d"))
+    assert len(find_tasks("all", data, None, None)) == 6
+    assert find_tasks("all", data, "photo", None) == [("photo", "real-world"), ("photo", "sketch")]
+    assert find_tasks("real-world-photo,photo-sketch", data, None, None) == [
+        ("real-world", "photo"),
+        ("photo", "sketch"),
+    ]
+    with pytest.raises(ValueError, match="did you mean 'photo-sketch'"):
+        find_tasks("photo-sketches", data, None, None)
+    with pytest.raises(ValueError, match="no such domain"):
+        find_tasks("all", data, "photos", None)
+    with pytest.raises(ValueError, match="leave --source and --target out"):
+        find_tasks("photo-sketch", data, "photo", None)
+    lists = DataConfig(name="lists", source="a/x.txt", target="b/y.txt")
+    assert find_tasks(None, lists, None, None) == [("a/x.txt", "b/y.txt")]
+    assert folder_of(("a/x.txt", "b/y.txt")) == "x-y"
 
 
 BROKEN = '''
