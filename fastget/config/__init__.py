@@ -1,7 +1,7 @@
 """A run's configuration: its sections, the values that belong to a data set, and how both are read. No torch here."""
 
 from fastget.config.config import Config, changed, fields_of, walk
-from fastget.config.parse import describe_type, every_section, make_config, parse_pairs
+from fastget.config.parse import describe_type, every_section, make_config, parse_pairs, parse_settings
 from fastget.config.presets import PRESETS
 from fastget.config.sections import DataConfig, MethodConfig, NetworkConfig, OptimConfig, TrainConfig
 
@@ -19,5 +19,6 @@ __all__ = [
     "fields_of",
     "make_config",
     "parse_pairs",
+    "parse_settings",
     "walk",
 ]

@@ -94,6 +94,11 @@ def parse_pairs(groups: Sequence[Sequence[str]]) -> dict[str, str]:
     return given
 
 
+def parse_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Each value as its field's type. Raises ValueError as make_config does, but not for what does not go together."""
+    return _parse_all(settings)
+
+
 def describe_type(key: str) -> str:
     """A field's type in a reader's words."""
     section, name = key.split(".")

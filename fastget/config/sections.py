@@ -33,14 +33,19 @@ class DataConfig:
     )
     setting: Literal["uda", "pda", "ssda"] = opt(
         "uda",
-        "protocol: uda (the target has all classes and no labels), pda (only the first data.pda_classes of them), "
+        "protocol: uda (the target has all classes and no labels), pda (only data.pda_classes of them), "
         "ssda (data.shots labelled target images a class)",
     )
-    pda_classes: int | None = opt(None, "pda: classes that the target keeps, in sorted order; default: half", ge=1)
+    pda_classes: int | None = opt(None, "pda: how many classes the target keeps; default: half", ge=1)
+    pda_subset: Literal["first", "random"] = opt(
+        "first", "pda: which classes: the first in sorted order, as the benchmarks have it, or drawn by data.split_seed"
+    )
     shots: int = opt(3, "ssda: labelled target images a class, from the published lists where given, else drawn", ge=1)
     imbalanced: bool = opt(False, "thin out the first half of the target's classes, on top of any setting")
     imbalanced_keep: float = opt(0.3, "imbalanced: share of those classes' images that is kept", gt=0, le=1)
-    split_seed: int = opt(0, "seed of the ssda and imbalanced draws; train.seeds do not change the split", ge=0)
+    split_seed: int = opt(
+        0, "seed of the ssda, imbalanced and random pda draws; train.seeds do not change the split", ge=0
+    )
     bad_images: Literal["error", "skip"] = opt("error", "what to do about unreadable images: stop, or leave them out")
     bad_threshold: float = opt(
         0.01, "share of a list's images that may turn unreadable in mid-run before the run stops", ge=0, le=1, free=True

@@ -72,6 +72,7 @@ def load_domains(
         target,
         setting=data.setting,
         classes=data.pda_classes,
+        subset=data.pda_subset,
         shots=data.shots,
         published=shots,
         validation=validation,

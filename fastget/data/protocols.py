@@ -1,7 +1,8 @@
 """Which images of a data set a run uses: pure functions from lists to lists.
 
-`uda` takes the target as it is; `pda` keeps the first k classes in sorted order; `ssda` splits the target into a few
-labelled shots a class and the unlabelled rest; `imbalance` thins the first half of the classes, on top of any.
+`uda` takes the target as it is; `pda` keeps the first k classes in sorted order, or k drawn by seed; `ssda` splits the
+target into a few labelled shots a class and the unlabelled rest; `imbalance` thins the first half of the classes, on
+top of any.
 
 A draw depends on the seed and on each path alone, never on the order of the list: the images of a class are ranked by
 a hash of (seed, purpose, path) and the first ones are taken. So a list that is sorted another way, or that lacks some
@@ -11,6 +12,7 @@ files, gives the same split up to those files, and a recorded seed rebuilds a sp
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +25,7 @@ from fastget.common.text import and_more
 from fastget.data.lists import UNLABELLED, ImageList
 
 Setting = Literal["uda", "pda", "ssda"]
+Subset = Literal["first", "random"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ def apply(
     *,
     setting: Setting = "uda",
     classes: int | None = None,  # PDA: how many of the target's classes are kept; none: half of them
+    subset: Subset = "first",  # PDA: which ones: the benchmark's, or drawn by seed
     shots: int = 3,  # SSDA: labelled images a class
     published: tuple[ImageList, ImageList] | None = None,  # SSDA: the labelled and unlabelled list, where given
     validation: ImageList | None = None,  # SSDA: the validation list, where given
@@ -54,8 +58,11 @@ def apply(
     labelled = None
     if setting == "pda":
         count = classes or max(1, len(source.classes) // 2)
-        target = pda(target, count)
-        protocol["pda_classes"] = list(target.classes[:count])
+        kept = partial_classes(target.classes, count, None if subset == "first" else seed)
+        target = pda(target, kept)
+        protocol["pda_classes"] = [target.classes[c] for c in kept]
+        if subset == "random":
+            protocol |= {"pda_subset": subset, "split_seed": seed}
     elif setting == "ssda":
         labelled, target = published or ssda(target, shots, seed)
         protocol |= {"shots": shots, "split": "published lists" if published else f"drawn with seed {seed}"}
@@ -69,12 +76,23 @@ def apply(
     return Split(source, target, labelled, validation, protocol)
 
 
-def pda(target: ImageList, count: int) -> ImageList:
-    """Partial: the images of the first `count` classes. Class numbers follow the sorted class names."""
+def partial_classes(classes: Sequence[str], count: int, seed: int | None = None) -> list[int]:
+    """PDA's classes by number, in order: the first `count`, or with a seed as many drawn, by a hash of each name.
+
+    A draw does not depend on the order of the names, and that of a smaller count lies within that of a larger one.
+    """
+    if not 1 <= count <= len(classes):
+        raise ValueError(f"data.pda_classes must be 1 to {len(classes)}, the number of classes, got {count}")
+    if seed is None:
+        return list(range(count))
+    return sorted(np.argsort(path_keys(classes, f"{seed}:pda:"), kind="stable")[:count].tolist())
+
+
+def pda(target: ImageList, kept: Sequence[int]) -> ImageList:
+    """Partial: the images of these classes. Class numbers follow the sorted class names."""
     _need_labels(target, "pda")
-    if not 1 <= count <= len(target.classes):
-        raise ValueError(f"data.pda_classes must be 1 to {len(target.classes)}, the number of classes, got {count}")
-    return _not_empty(target.keep(target.labels < count), target, f"the first {count} classes")
+    names = and_more([target.classes[c] for c in kept])
+    return _not_empty(target.keep(np.isin(target.labels, kept)), target, f"the {len(kept)} classes kept: {names}")
 
 
 def ssda(target: ImageList, shots: int, seed: int) -> tuple[ImageList, ImageList]:

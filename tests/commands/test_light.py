@@ -54,6 +54,9 @@ def test_help_has_a_line_for_every_command() -> None:
         ["data", "list", "--nonsense"],
         ["selftest", "--nonsense"],
         ["doctor", "--nonsense"],
+        ["compare", "--methods", "gett"],
+        ["compare", "--tasks", "fonts-fonts"],
+        ["sweep", "--set", "get.tau=0.1"],
     ],
     ids=" ".join,
 )

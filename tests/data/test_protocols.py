@@ -33,14 +33,43 @@ def test_uda_leaves_the_lists_alone() -> None:
 
 def test_pda_keeps_the_first_classes() -> None:
     target = domain([4] * 65)
-    kept = protocols.pda(target, 25)
+    kept = protocols.pda(target, protocols.partial_classes(target.classes, 25))
     assert set(kept.labels.tolist()) == set(range(25))
     assert len(kept) == 100
     assert kept.classes == target.classes  # the network still has all of them
     assert protocols.apply(target, target, setting="pda").protocol["pda_classes"] == list(target.classes[:32])
     for count in (0, 66):
         with pytest.raises(ValueError, match=r"data\.pda_classes must be 1 to 65"):
-            protocols.pda(target, count)
+            protocols.apply(target, target, setting="pda", classes=count or -1)
+
+
+def test_pda_of_random_classes_is_a_draw_of_the_seed() -> None:
+    source, target = domain([4] * 12, "source"), domain([4] * 12)
+    split = protocols.apply(source, target, setting="pda", classes=5, subset="random", seed=3)
+    kept = split.protocol["pda_classes"]
+    assert {target.classes[c] for c in split.target.labels.tolist()} == set(kept)
+    assert len(split.target) == 20
+    assert (split.protocol["pda_subset"], split.protocol["split_seed"]) == ("random", 3)
+    assert kept == [
+        f"class{c}" for c in (2, 4, 5, 9, 10)
+    ]  # results of versions are compared: a seed's draw never changes
+    draws = {tuple(protocols.partial_classes(target.classes, 5, seed)) for seed in range(20)}
+    assert len(draws) > 15
+    assert {c for draw in draws for c in draw} == set(range(12))
+
+
+def test_a_draw_of_classes_depends_on_their_names_alone() -> None:
+    names = [f"class{c}" for c in range(12)]
+    drawn = {names[c] for c in protocols.partial_classes(names, 5, 3)}
+    backwards = names[::-1]
+    assert {backwards[c] for c in protocols.partial_classes(backwards, 5, 3)} == drawn
+    assert {names[c] for c in protocols.partial_classes(names, 3, 3)} < drawn
+
+
+def test_the_first_classes_leave_no_trace_of_the_choice() -> None:
+    target = domain([4] * 6)
+    protocol = protocols.apply(target, target, setting="pda", seed=9).protocol
+    assert set(protocol) == {"setting", "pda_classes", "lists"}
 
 
 @settings(max_examples=40, deadline=None)
