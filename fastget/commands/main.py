@@ -14,7 +14,7 @@ from rich.markup import escape
 from fastget.common.errors import Interrupted, RunFailed
 
 # each is a file beside this one
-COMMANDS = ("train", "demo", "predict", "eval", "export", "data", "selftest", "doctor")
+COMMANDS = ("train", "demo", "predict", "eval", "export", "data", "features", "selftest", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
