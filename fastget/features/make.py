@@ -287,5 +287,6 @@ class _Maker:
         data = self.config.data
         packed, _ = find_packed(images, data.cache, data.resize)
         sampler = EvalSampler(len(images), BATCH, margin=data.resize - data.crop)
-        stream = Stream(images, sampler, data.resize, data.crop, packed, data.bad_threshold)
+        threshold = data.bad_threshold if data.bad_images == "skip" else 1.0  # else the first one is the end
+        stream = Stream(images, sampler, data.resize, data.crop, packed, threshold)
         return Loader(stream, self.device, data.loader, data.workers)
