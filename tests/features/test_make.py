@@ -124,7 +124,7 @@ def test_another_backbone_is_refused(root: Path) -> None:
         make_features(config(root), "out", ["sketch"], dtype="float32")
     (root / "sketch" / "dog").mkdir()
     (root / "sketch" / "dog" / "1.png").write_bytes((root / "sketch" / "ant" / "000.png").read_bytes())
-    with pytest.raises(ValueError, match="classes .ant, bee, cat there, ant, bee, cat and 1 more here"):
+    with pytest.raises(ValueError, match=r"classes .ant, bee, cat there, ant, bee, cat and 1 more here"):
         make_features(config(root), "out")
 
 

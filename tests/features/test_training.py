@@ -151,9 +151,7 @@ def test_the_record_and_what_does_not_go_together(root: Path, capsys: pytest.Cap
         fastget.train(on_features(other, "run", train__resume="auto"), quiet=True)
 
 
-def test_an_image_run_is_not_shown_features(
-    root: Path, digits_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_image_run_is_not_shown_features(root: Path, digits_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = ["--data", "features", "--root", str(root), "--source", "photo", "--target", "sketch"]
     assert main(["eval", "--checkpoint", str(digits_run), *places]) == 2
     assert "is shown images, and --data is features" in capsys.readouterr().err
