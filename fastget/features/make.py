@@ -26,8 +26,18 @@ from fastget.common.progress import Advance
 from fastget.common.ranks import Ranks, joined
 from fastget.common.text import and_more
 from fastget.config import Config
-from fastget.data.features import INDEX, Entry, FeatureType, Origin, Rows, Store, kept_entry, shard_name, together
-from fastget.data.features import write_shard as write
+from fastget.data.features import (
+    INDEX,
+    Entry,
+    FeatureType,
+    Origin,
+    Rows,
+    Store,
+    kept_entry,
+    shard_name,
+    together,
+    write_shard,
+)
 from fastget.data.find import read_domains, sound_lists
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import find_packed
@@ -244,7 +254,7 @@ class _Maker:
 
     def _write(self, file: Path, rows: Rows, made_of: str, left_out: list[dict[str, str]]) -> Entry:
         try:
-            return write(file, rows, self.store.origin, made_of, left_out)
+            return write_shard(file, rows, self.store.origin, made_of, left_out)
         except OSError as error:
             raise RunFailed(
                 f"cannot write {file} ({error.strerror}). The finished shards are kept: make room, then run the same "

@@ -10,7 +10,7 @@ import torch
 
 import fastget
 from fastget.common.errors import RunFailed
-from fastget.data.features import INDEX, Store
+from fastget.data.features import INDEX, Store, write_shard
 from fastget.data.find import load_domains
 from fastget.features import make
 from fastget.features.make import digest_of, make_features
@@ -66,7 +66,7 @@ def test_the_features_are_the_backbones(root: Path, dtype: Any) -> None:
 @pytest.mark.parametrize("written", [True, False], ids=["after a shard", "while a shard is written"])
 def test_killed_at_any_shard_it_goes_on(root: Path, written: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     make_features(config(root), "whole", shard=10)
-    real, calls = make.write, []
+    real, calls = write_shard, []
 
     def killed(file: Path, *args: Any) -> Any:
         calls.append(file.name)
@@ -77,14 +77,14 @@ def test_killed_at_any_shard_it_goes_on(root: Path, written: bool, monkeypatch: 
         raise KeyboardInterrupt
 
     for kill in range(3):
-        monkeypatch.setattr(make, "write", killed)
+        monkeypatch.setattr(make, "write_shard", killed)
         with pytest.raises(KeyboardInterrupt):
             make_features(config(root), "out", shard=10)
         assert "photo" not in Store.open(Path("out")).domains
         with pytest.raises(ValueError, match=r"no features of 'photo'.*finishes them"):
             Store.open(Path("out")).images("photo")
         assert calls[-1] == f"photo-0000{kill if written else 0}.safetensors"
-    monkeypatch.setattr(make, "write", real)
+    monkeypatch.setattr(make, "write_shard", real)
     made = make_features(config(root), "out", shard=10)
     assert made.kept == (30 if written else 0)
     assert contents(Path("out")) == contents(Path("whole"))
@@ -146,9 +146,9 @@ def test_images_that_only_decoding_finds_bad(root: Path) -> None:
         middle = len(content) // 2
         file.write_bytes(content[:middle] + bytes(64) + content[middle + 64 :])
     file = root / "photo" / "cat" / "009.png"  # the last of a shard
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+    flipped = bytearray(file.read_bytes())
+    flipped[len(flipped) // 2] ^= 1
+    file.write_bytes(flipped)
     with pytest.raises(RunFailed, match=r"cannot read .*\. The finished shards are kept.*--bad-images skip"):
         make_features(config(root), "out", shard=10)
     skip = config(root, data__bad_images="skip", data__bad_threshold=0.5)
