@@ -41,6 +41,7 @@ setup(
         "platformdirs>=4",
         "pyyaml>=6",
         "rich>=13",
+        "safetensors>=0.4.3",  # stored features
         "simplejpeg>=1.8",  # raises for what libjpeg only warns of, and needs no torch; torchvision's decoder will go
         "tensorboard>=2.16",
         "scikit-learn>=1.4",  # the real digits of the embedded data set

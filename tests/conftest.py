@@ -15,6 +15,7 @@ NUMERIC = [
     "commands/test_predict.py",
     "common",
     "evaluation",
+    "features",
     "kernels",
     "loading",
     "methods",

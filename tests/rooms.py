@@ -28,12 +28,13 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"common", "config"},
     "loading": {"common", "data"},
     "evaluation": {"common", "data", "loading", "networks"},
+    "features": {"common", "config", "data", "loading", "networks"},
     "runs": {"common", "config", "data", "loading", "evaluation"},
     "serving": {"common", "config", "data", "loading", "networks", "evaluation", "runs"},
     "training": {*BELOW, "runs"},
     "studies": {*BELOW, "runs", "serving", "training"},
     "selftest": {*BELOW, "runs", "serving", "training"},
-    "commands": {*BELOW, "runs", "serving", "training", "studies", "selftest"},
+    "commands": {*BELOW, "features", "runs", "serving", "training", "studies", "selftest"},
 }
 PUBLIC = {"config", "methods", "training"}  # what `import fastget` offers, lazily; `python -m fastget` is a command
 STEP = "kernels/audit"  # what a step of the kernels never imports

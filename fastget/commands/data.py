@@ -49,7 +49,9 @@ def _command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, help: str
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
-    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    parser.add_argument(
+        "name", metavar="NAME", help=f"one of {', '.join(name for name in NAMES if name != 'features')}"
+    )
     parser.add_argument("--root", default=None, help="folder that the images lie in")
     parser.add_argument("--source", default=None, help="a domain, or a list file with `lists`; default: all domains")
     parser.add_argument("--target", default=None, help="another one")
@@ -97,6 +99,7 @@ def _list(args: argparse.Namespace) -> int:
     out.print(
         "[bold]lists[/]   any list files of `path label` lines, relative to --root; --source a.txt --target b.txt"
     )
+    out.print("[bold]features[/]  what `fastget features` made of any of these; --root is the folder that it wrote")
     return 0
 
 
@@ -204,6 +207,8 @@ def _verify(folder: Path, as_json: bool) -> int:
 
 def _lists(args: argparse.Namespace) -> list[ImageList]:
     """Of the domains asked for, or of all there are."""
+    if args.name == "features":
+        raise ValueError("features hold no images: `fastget features show FOLDER` tells of them")
     asked = dict.fromkeys(domain for domain in (args.source, args.target) if domain is not None)
     return read_domains(args.name, args.root, list(asked))
 

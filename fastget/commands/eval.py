@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,6 +16,7 @@ from rich.table import Table
 from fastget.commands.predict import add_checkpoint, open_predictor
 from fastget.common.text import and_more
 from fastget.config import DataConfig, make_config, parse_pairs
+from fastget.data.features import Origin
 from fastget.data.find import load_domains
 from fastget.data.lists import ImageList
 
@@ -64,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
     settings = _settings(args)
     predictor = open_predictor(args.checkpoint, args.device)
     data = data_config(predictor, settings)
-    images = find_domain(data, args.domain)
+    images, features = find_domain(data, args.domain, predictor)
     check_domain(images, predictor)
-    evaluation = evaluate_domain(predictor, images, data, args.batch_size)
+    evaluation = evaluate_domain(predictor, images, data, args.batch_size, features)
     report = describe(predictor, images, evaluation)
     if args.json:
         print(json.dumps(report, indent=2))
@@ -78,14 +80,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def evaluate_domain(predictor: Predictor, images: ImageList, data: DataConfig, batch_size: int) -> Evaluation:
+def evaluate_domain(
+    predictor: Predictor,
+    images: ImageList,
+    data: DataConfig,
+    batch_size: int,
+    features: NDArray[Any] | None = None,  # (N, D), which take the place of the images
+) -> Evaluation:
     """The images through the run's own loader and evaluation."""
+    import torch
+
     from fastget.evaluation.score import evaluate
     from fastget.loading.loader import Loader, Stream
     from fastget.loading.sampling import EvalSampler
 
     sampler = EvalSampler(len(images), batch_size, margin=data.resize - data.crop)
-    stream = Stream(images, sampler, data.resize, data.crop)
+    shown = None if features is None else torch.from_numpy(features).to(predictor.device)
+    stream = Stream(images, sampler, data.resize, data.crop, features=shown)
     return evaluate(predictor.network, Loader(stream, predictor.device, data.loader, data.workers))
 
 
@@ -112,10 +123,25 @@ def data_config(predictor: Predictor, settings: Mapping[str, Any]) -> DataConfig
     return make_config({f"data.{name}": value for name, value in stored.items()} | dict(settings)).data
 
 
-def find_domain(data: DataConfig, which: str) -> ImageList:
-    """The source's or the target's list."""
+def find_domain(data: DataConfig, which: str, predictor: Predictor) -> tuple[ImageList, NDArray[Any] | None]:
+    """The source's or the target's list, and its features for a network that is shown those."""
+    if (data.name == "features") != (predictor.features_of is not None):
+        shown = "images" if predictor.features_of is None else f"features of {predictor.features_of}"
+        raise ValueError(f"the network of {predictor.checkpoint} is shown {shown}, and --data is {data.name}")
     domains = load_domains(data)
-    return domains.source if which == "source" else domains.target
+    if domains.origin is not None:
+        _refuse_other_features(domains.origin, predictor)
+    return domains.lists()[which], domains.features.get(which)
+
+
+def _refuse_other_features(origin: Origin, predictor: Predictor) -> None:
+    """An error unless they were made by the backbone of those that the network learned from."""
+    learned = f"{predictor.features_of} ({predictor.config['network'].get('weights')})"
+    if origin.tag != learned:
+        raise ValueError(
+            f"{predictor.checkpoint} learned from features of {learned}, and these are of {origin.tag}: "
+            "make them by the same backbone"
+        )
 
 
 def check_domain(images: ImageList, predictor: Predictor) -> None:

@@ -14,7 +14,9 @@ from rich.markup import escape
 from fastget.common.errors import Interrupted, RunFailed
 
 # each is a file beside this one
-COMMANDS = ("train", "compare", "sweep", "demo", "predict", "eval", "export", "data", "selftest", "doctor")
+COMMANDS = (
+    "train", "compare", "sweep", "demo", "predict", "eval", "export", "data", "features", "selftest", "doctor"
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,8 +11,11 @@ from fastget.config import describe_type, every_section, fields_of, make_config,
 
 HELP = "train and adapt; with no arguments: the default method on the embedded digits"
 SHORTHANDS = {  # option -> (field, help)
-    "--data": ("data.name", "data set: digits (default), office-home ... (`fastget data list`), folder or lists"),
-    "--root": ("data.root", "folder that the images lie in"),
+    "--data": (
+        "data.name",
+        "data set: digits (default), office-home ... (`fastget data list`), folder, lists or features",
+    ),
+    "--root": ("data.root", "folder that the images lie in, or the one that `fastget features` made"),
     "--source": ("data.source", "labelled domain: a folder's name, or a list file"),
     "--target": ("data.target", "domain to adapt to: a folder's name, or a list file"),
     "--setting": ("data.setting", "protocol: uda (default), pda or ssda"),

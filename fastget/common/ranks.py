@@ -52,6 +52,11 @@ class Ranks:
             dist.barrier()
 
 
+def first_of_all() -> bool:
+    """Whether this process is rank 0 of those that torchrun started, also before they are joined."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def joined(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
     """Join the group that torchrun describes, if it does: nccl on GPUs, gloo on CPUs. Yields place and device."""

@@ -20,9 +20,12 @@ class DataConfig:
     name: str = opt(
         "digits",
         "data set: digits, office31, office-home, visda2017, domainnet126, domainnet, pacs (`fastget data list`), "
-        "folder (ROOT/DOMAIN/CLASS/image) or lists (files of `path label` lines)",
+        "folder (ROOT/DOMAIN/CLASS/image), lists (files of `path label` lines) or features "
+        "(made by `fastget features`)",
     )
-    root: str | None = opt(None, "folder that the images lie in (digits: made in the cache directory)", free=True)
+    root: str | None = opt(
+        None, "folder that the images, or their features, lie in (digits: made in the cache directory)", free=True
+    )
     source: str | None = opt(None, "labelled domain: a domain's name, or a list file with data.name=lists")
     target: str | None = opt(None, "domain to adapt to; its labels, if any, are used for reporting only")
     labelled_target: str | None = opt(None, "ssda with data.name=lists: the list of the labelled target images")

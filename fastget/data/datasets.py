@@ -153,4 +153,4 @@ DATA_SETS = {
         ),
     )
 }
-NAMES = (*DATA_SETS, "folder", "lists")  # what data.name may be
+NAMES = (*DATA_SETS, "folder", "lists", "features")  # what data.name may be

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastget.common.progress import Advance
 from fastget.common.text import and_more, nearest
 from fastget.config import DataConfig
 from fastget.data import protocols
-from fastget.data.check.files import check_lists
+from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.decode import Problem
 from fastget.data.digits import digits_root
+from fastget.data.features import Origin, Store
 from fastget.data.folders import domains_from_folders, folders_in
 from fastget.data.layout import present, published_shots, read_domain, validation_file
 from fastget.data.lists import ImageList, domains_from_lists, read_list
@@ -35,6 +37,8 @@ class Domains:
     left_out: list[Problem] = field(default_factory=list)  # bad files, under data.bad_images=skip
     warnings: list[Problem] = field(default_factory=list)  # misnamed files, which are used all the same
     packed: dict[str, Packed] = field(default_factory=dict)  # role -> cache, where fresh
+    features: dict[str, NDArray[Any]] = field(default_factory=dict)  # role -> (N, D), where data.name=features
+    origin: Origin | None = None  # of the features: what made them
     notes: list[str] = field(default_factory=list)  # lines for people: caches, counts that differ from the published
     protocol: dict[str, Any] = field(default_factory=dict)  # how the lists came about: split.json of the run
 
@@ -63,7 +67,8 @@ def load_domains(
     no validation list, before the images are looked at.
     """
     _refuse_misplaced(data)
-    source, target = find_domains(data)
+    store = Store.open(_root(data.name, data.root)) if data.name == "features" else None
+    source, target = find_domains(data, store)
     shots, validation = _given(data, target) if data.setting == "ssda" else (None, None)
     if need_validation and validation is None:
         raise ValueError(_no_validation(data))
@@ -81,6 +86,8 @@ def load_domains(
         seed=data.split_seed,
     )
     domains = Domains(split.source, split.target, split.labelled_target, split.validation, protocol=split.protocol)
+    if store is not None:
+        return _with_features(domains, store)
     domains = _without_bad(domains, data, workers, advance)
     caches = {role: find_packed(images, data.cache, data.resize) for role, images in domains.lists().items()}
     notes = [note for _, note in caches.values() if note] + count_notes(data.name, [source, target])
@@ -90,17 +97,33 @@ def load_domains(
     )
 
 
-def find_domains(data: DataConfig) -> tuple[ImageList, ImageList]:
-    """All images of the source and of the target, before any protocol."""
+def _with_features(domains: Domains, store: Store) -> Domains:
+    """The lists with their features. No image is opened, so that none can be bad."""
+    origin = dataclasses.asdict(store.origin)
+    features = {role: store.features(images) for role, images in domains.lists().items()}
+    note = f"features of {store.origin.tag}, {store.origin.dim} wide, from {store.folder}"
+    return dataclasses.replace(
+        domains,
+        features=features,
+        origin=store.origin,
+        notes=[note],
+        protocol=domains.protocol | {"features": origin},
+    )
+
+
+def find_domains(data: DataConfig, store: Store | None = None) -> tuple[ImageList, ImageList]:
+    """All images of the source and of the target, before any protocol. `store`: that of data.name=features, if open."""
     _refuse_unknown(data.name)
     source, target = data.source, data.target
     if data.name == "digits":
         source, target = source or "fonts", target or "handwritten"
     for role, domain in (("source", source), ("target", target)):
         if domain is None:
-            kind = "a list file" if data.name == "lists" else "a domain folder under --root"
+            kinds = {"lists": "a list file", "features": "a domain that `fastget features show` names"}
+            kind = kinds.get(data.name, "a domain folder under --root")
             raise ValueError(f"data.{role} is missing: give {kind} by --{role}")
-    first, second = read_domains(data.name, data.root, [str(source), str(target)], led=True)
+    names = [str(source), str(target)]
+    first, second = _stored(store, names, led=True) if store else read_domains(data.name, data.root, names, led=True)
     return first, second
 
 
@@ -114,14 +137,33 @@ def read_domains(name: str, root: str | None, domains: Sequence[str] = (), *, le
         if not domains:
             raise ValueError("give the list files by --source and --target (one of them is enough)")
         return domains_from_lists(Path(root or "."), *domains, led=led)
-    if root is None and name != "digits":
-        raise ValueError(f"data.root is missing: give the folder that {name} lies in by --root")
-    place = digits_root(root) if name == "digits" else Path(str(root))
+    place = _root(name, root)
+    if name == "features":
+        return _stored(Store.open(place), domains, led=led)
     if name == "folder":
         return domains_from_folders(place, *(domains or _domain_folders(place)), led=led)
     known = DATA_SETS[name]
     lists = [read_domain(known, place, domain) for domain in domains or present(known, place)]
     return [dataclasses.replace(images, classes=lists[0].classes) for images in lists] if led else lists
+
+
+def _root(name: str, root: str | None) -> Path:
+    if name == "digits":
+        return digits_root(root)
+    if root is None:
+        raise ValueError(f"data.root is missing: give the folder that {name} lies in by --root")
+    return Path(root)
+
+
+def _stored(store: Store, domains: Sequence[str], *, led: bool) -> list[ImageList]:
+    """The lists of a folder of features."""
+    lists = [store.images(domain) for domain in domains or store.domains]
+    if led and not lists[0].labelled:
+        raise ValueError(
+            f"{lists[0].name} has images without a label, and a source needs them all: make the features of labelled "
+            "images, or choose another --source"
+        )
+    return lists
 
 
 def _refuse_unknown(name: str) -> None:
@@ -218,14 +260,25 @@ def _overlap_notes(domains: Domains) -> list[str]:
 
 
 def _without_bad(domains: Domains, data: DataConfig, workers: int, advance: Advance | None) -> Domains:
-    lists = domains.lists()
-    report = check_lists(list(lists.values()), full=False, workers=workers or data.workers, advance=advance)
+    kept, report = sound_lists(domains.lists(), data, workers, advance)
     if not report.bad:
         return dataclasses.replace(domains, warnings=report.warnings)
+    protocol = domains.protocol | {"left_out": [dataclasses.asdict(problem) for problem in report.bad]}
+    changed: dict[str, Any] = dict(kept)
+    return dataclasses.replace(domains, **changed, left_out=report.bad, warnings=report.warnings, protocol=protocol)
+
+
+def sound_lists(
+    lists: Mapping[str, ImageList], data: DataConfig, workers: int = 0, advance: Advance | None = None
+) -> tuple[dict[str, ImageList], Report]:
+    """Lists by any name, after a quick look at every file, without the bad ones; ValueError if those are an error."""
+    report = check_lists(list(lists.values()), full=False, workers=workers or data.workers, advance=advance)
+    if not report.bad:
+        return dict(lists), report
     if data.bad_images == "error":
         raise ValueError(_bad_message(report.bad, report.checked))
     bad = {problem.path for problem in report.bad}
-    kept: dict[str, Any] = {}
+    kept: dict[str, ImageList] = {}
     for role, images in lists.items():
         good = np.fromiter((file not in bad for file in images.files()), dtype=bool, count=len(images))
         if not good.any():
@@ -235,8 +288,7 @@ def _without_bad(domains: Domains, data: DataConfig, workers: int, advance: Adva
                 "Check --root"
             )
         kept[role] = images if good.all() else images.keep(good)
-    protocol = domains.protocol | {"left_out": [dataclasses.asdict(problem) for problem in report.bad]}
-    return dataclasses.replace(domains, **kept, left_out=report.bad, warnings=report.warnings, protocol=protocol)
+    return kept, report
 
 
 def _bad_message(bad: list[Problem], checked: int) -> str:

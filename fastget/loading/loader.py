@@ -3,7 +3,8 @@
 A stream says what a step's batch is (a list, a sampler, a transform); a decoder makes it: `torchvision` (PIL decoding
 in threads), `dali` (on the GPU, or the CPU), `synthetic` (random images, for benchmarks). Where a packed cache is at
 hand, its records take the place of the files: raw ones are cut by the processor, JPEGs are decoded by libjpeg-turbo on
-a CPU and by DALI on a GPU. Images come out float32, normalised, channels last in memory, on the device.
+a CPU and by DALI on a GPU. Images come out float32, normalised, channels last in memory, on the device. Of stored
+features nothing is decoded: a batch is their rows.
 
 Shapes: b images in a rank's batch, H = W = crop.
 """
@@ -15,6 +16,7 @@ from collections.abc import Generator, Iterator
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from fastget.common.choices import Decoder
 from fastget.data.decode import BadImage, read_image
@@ -81,11 +83,26 @@ class Loader:
 
     def _make(self, start: int) -> Iterator[DrawnBatch]:
         packed = self.stream.packed
+        if self.stream.features is not None:
+            return _stored(self.stream, self.stream.features, start)
         if self.decoder == "synthetic":
             return _synthetic(self.stream, self.device, start)
         on_host = packed is not None and (packed.format == "raw" or self.device.type == "cpu")
         make = threaded_batches if self.decoder == "torchvision" or on_host else dali_batches
         return make(self.stream, self.bad, self.device, self.workers, start)
+
+
+def _stored(stream: Stream, features: Tensor, start: int) -> Iterator[DrawnBatch]:
+    """Rows of features that are on the device already. They have no second view: it is the first once more."""
+    step = start
+    while True:
+        try:
+            draw = stream.sampler(step)
+        except StopIteration:
+            return
+        shown = features[torch.from_numpy(draw.index).to(features.device, non_blocking=True)].float()
+        yield draw, shown, shown if draw.second else None
+        step += 1
 
 
 def _synthetic(stream: Stream, device: torch.device, start: int) -> Iterator[DrawnBatch]:

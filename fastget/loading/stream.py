@@ -27,13 +27,14 @@ class Stream:
     crop: int
     packed: Packed | None = None  # the images, resized already
     bad_threshold: float = 0.01  # share of the list that may turn bad before the stream gives up
+    features: Tensor | None = None  # (N, D) on the device, where features take the place of the images
 
 
 @dataclass(frozen=True)
 class Batch:
     """A rank's images of one step, on the device."""
 
-    images: Tensor  # (b, 3, H, W) float32, normalised
+    images: Tensor  # (b, 3, H, W) float32, normalised; (b, D) where they are features
     labels: Tensor  # (b,) int64
     index: NDArray[np.int64]  # (b,) into the list
     place: Tensor  # (b,) int64, the same on the device

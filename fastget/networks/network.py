@@ -60,8 +60,12 @@ class Network(nn.Module):
         return features, self.classifier(features)
 
 
-def build_network(config: NetworkConfig, num_classes: int, side: int = 224) -> Network:
-    """The network that the configuration names, with the weights that it names, for images of `side` pixels."""
+def build_network(config: NetworkConfig, num_classes: int, side: int = 224, given: int | None = None) -> Network:
+    """The network that the configuration names, with the weights that it names, for images of `side` pixels.
+
+    `given`: it is shown features of this width, which a backbone has made already, and has none of its own."""
+    if given is not None:
+        return _network(config, nn.Identity(), given, num_classes)
     if config.name == "small":
         if config.weights == "imagenet":
             raise ValueError("network.name=small has no ImageNet weights: set network.weights=none, or give a file")
@@ -72,5 +76,9 @@ def build_network(config: NetworkConfig, num_classes: int, side: int = 224) -> N
         backbone, dim = torchvision_backbone(config.name, imagenet=config.weights == "imagenet")
     if config.weights not in ("imagenet", "none"):
         load_backbone_weights(backbone, Path(config.weights))
+    return _network(config, backbone, dim, num_classes)
+
+
+def _network(config: NetworkConfig, backbone: nn.Module, dim: int, num_classes: int) -> Network:
     cosine = config.head_temperature if config.head == "cosine" else None
     return Network(backbone, dim, num_classes, config.bottleneck_dim, config.bottleneck_norm, cosine)

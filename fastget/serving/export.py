@@ -60,6 +60,7 @@ def export(predictor: Predictor, out: str | Path, format: Format | None = None) 
     """
     out = Path(out)
     format = choose_format(out, format)
+    predictor.need_images("be exported as a function of images")
     if predictor.device.type != "cpu":
         raise ValueError(f"expected a predictor on the CPU, got one on {predictor.device}: load it with device='cpu'")
     try:

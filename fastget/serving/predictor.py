@@ -63,6 +63,19 @@ class Predictor:
     step: int
     config: dict[str, dict[str, Any]]  # the run's, as stored
 
+    @property
+    def features_of(self) -> str | None:
+        """The backbone whose features the network is shown in place of images; None if it has one of its own."""
+        return str(self.config["network"].get("name")) if self.config["data"].get("name") == "features" else None
+
+    def need_images(self, what: str) -> None:
+        """ValueError if the network cannot be shown images."""
+        if self.features_of is not None:
+            raise ValueError(
+                f"{self.checkpoint} is of a run on features of {self.features_of}: its network has no backbone, and "
+                f"cannot {what}. Train on the images themselves for that; `fastget eval` takes features"
+            )
+
     @torch.inference_mode()
     def probabilities(self, levels: Tensor) -> Tensor:
         """(N, H, W, 3) uint8 -> (N, C)."""
@@ -78,6 +91,7 @@ class Predictor:
         workers: int = 0,  # decoding threads; 0: one per core
     ) -> Iterator[Prediction]:
         """A row a file, in their order, preprocessed as in evaluation. A file that cannot be read gets its error."""
+        self.need_images("classify images")
         if not 1 <= top_k <= len(self.classes):
             raise ValueError(f"top-k must lie between 1 and the {len(self.classes)} classes, got {top_k}")
         if batch_size < 1:
@@ -207,7 +221,7 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
     try:
         read = make_config(settings | {"network.weights": "none"})
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
-            network = build_network(read.network, len(classes), read.data.crop)
+            network = build_network(read.network, len(classes), read.data.crop, _given(config, weights))
     except ValueError as error:
         raise BadCheckpoint(f"{file} holds a configuration that this version of fastget cannot use: {error}") from error
     _load_weights(network, weights, len(classes), file)
@@ -222,6 +236,14 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
         step=int(state.get("step", 0)),
         config=config,
     )
+
+
+def _given(config: dict[str, dict[str, Any]], weights: dict[str, Any]) -> int | None:
+    """The width of the features that a run was shown in place of images."""
+    first = weights.get("network.bottleneck.0.weight")
+    if config["data"].get("name") != "features" or not isinstance(first, Tensor) or first.ndim != 2:
+        return None
+    return int(first.shape[1])
 
 
 def _load_weights(network: Network, weights: dict[str, Any], num_classes: int, file: Path) -> None:

@@ -36,7 +36,8 @@ def task_of(config: Config, domains: Domains) -> Task:
 def build_model(config: Config, domains: Domains, device: torch.device, ranks: Ranks, timer: Timer) -> Base:
     """Network, method and base model, on the device."""
     task = task_of(config, domains)
-    network = build_network(config.network, task.num_classes, config.data.crop)
+    given = None if domains.origin is None else domains.origin.dim
+    network = build_network(config.network, task.num_classes, config.data.crop, given)
     method = method_of(config.method.name)(config.own, task)
     model = base_of(config.method.base)(
         network, method, config.optim.label_smoothing, timer, config.base, config.optim.labelled_target == "pooled"
@@ -83,6 +84,8 @@ class Loaders:
     ) -> None:
         self._views: Literal[1, 2] = 2 if "second view" in needs else 1
         self._config, self._seed, self._domains, self._device, self._ranks = config, seed, domains, device, ranks
+        # both loaders of the target read the same rows
+        self._features = {role: torch.from_numpy(rows).to(device) for role, rows in domains.features.items()}
         batch = config.train.batch_size
         labelled = 0 if domains.labelled_target is None else max(1, batch // 3)  # 36 = 24 + 12, as in the paper
         if labelled >= batch:
@@ -127,7 +130,7 @@ class Loaders:
 
     def _loader(self, role: str, sampler: TrainSampler | EvalSampler) -> Loader:
         data, domains = self._config.data, self._domains
-        stream = Stream(
-            domains.lists()[role], sampler, data.resize, data.crop, domains.packed.get(role), data.bad_threshold
-        )
+        packed, features = domains.packed.get(role), self._features.get(role)
+        images = domains.lists()[role]
+        stream = Stream(images, sampler, data.resize, data.crop, packed, data.bad_threshold, features)
         return Loader(stream, self._device, data.loader, data.workers)

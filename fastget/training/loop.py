@@ -170,7 +170,7 @@ class Loop:
             return
         board.evaluated(engine.step, result)
         board.figures(engine.step, figures, engine.target)
-        if engine.step in (engine.plan.eval_every, engine.plan.max_steps):
+        if engine.domains.origin is None and engine.step in (engine.plan.eval_every, engine.plan.max_steps):
             board.images(engine.step, {"source": engine.loaders.source, "target": engine.loaders.target})
 
     def _select(self, result: Evaluation) -> None:

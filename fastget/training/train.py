@@ -56,6 +56,7 @@ def train(
         console = console if console is not None and ranks.main else Console(quiet=quiet)
         folder = Path(ranks.gather(str(choose_folder(config)) if ranks.main else None)[0])
         domains = _load_domains(config, console, quiet)
+        config = with_backbone(config, domains)
         seeds = config.train.seeds
         summaries: list[SeedSummary] = []
         try:
@@ -89,6 +90,15 @@ def _load_domains(config: Config, console: Console, quiet: bool) -> Domains:
         first = and_more([f"{problem.path} {problem.reason}" for problem in domains.left_out])
         console.print(f"left out {len(domains.left_out)} bad images: {first}", highlight=False, markup=False)
     return domains
+
+
+def with_backbone(config: Config, domains: Domains) -> Config:
+    """The configuration that names the backbone of the features, where there are any, in place of one that is not
+    built: for the record, and so that a run does not go on with another's."""
+    if domains.origin is None:
+        return config
+    made_by = dataclasses.replace(config.network, name=domains.origin.backbone, weights=domains.origin.weights_tag)
+    return dataclasses.replace(config, network=made_by)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,12 @@ import torch
 from PIL import Image
 
 import fastget
-from fastget.commands.eval import evaluate_domain, find_domain
+from fastget.commands.eval import evaluate_domain
 from fastget.commands.main import main
 from fastget.commands.predict import find_images
 from fastget.config import DataConfig
 from fastget.data.digits import digits_root
+from fastget.data.find import load_domains
 from fastget.data.lists import ImageList
 from fastget.loading.loader import MEAN, STD
 from fastget.serving.predictor import Predictor, load_predictor
@@ -31,7 +32,7 @@ def predictor(digits_run: Path) -> Predictor:
 
 @pytest.fixture(scope="module")
 def target(digits_run: Path) -> ImageList:
-    return find_domain(DIGITS, "target")
+    return load_domains(DIGITS).target
 
 
 def read_csv(text: str) -> list[dict[str, str]]:

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastget.commands.eval import find_domain
 from fastget.commands.main import main
 from fastget.config import DataConfig
+from fastget.data.find import load_domains
 from fastget.loading.loader import read_image
 from fastget.serving.export import METADATA, Deployed, ExportFailed, compare, export, load_exported
 from fastget.serving.predictor import Predictor, load_predictor
@@ -35,7 +35,7 @@ def exported(predictor: Predictor, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def target_images() -> Tensor:
     """(1797, 3, 28, 28) as a user of the file makes them: between 0 and 1, not normalised."""
-    images = find_domain(DataConfig(), "target")
+    images = load_domains(DataConfig()).target
     squares = [np.asarray(read_image(images.file(i), 32))[2:30, 2:30] for i in range(len(images))]
     return torch.from_numpy(np.stack(squares)).permute(0, 3, 1, 2).float() / 255
 
@@ -53,7 +53,7 @@ def check_against_the_run(file: Path, digits_run: Path, predictor: Predictor) ->
     assert all(
         t or predictor.classes[label] == row["prediction"] for t, label, row in zip(tied, labels, own, strict=True)
     )
-    files = find_domain(DataConfig(), "target")
+    files = load_domains(DataConfig()).target
     rows = predictor.predict([files.file(i) for i in range(len(files))])
     assert np.abs(confidence.detach().numpy() - [row.confidence for row in rows]).max() < 1e-5
 

@@ -1,0 +1,1 @@
+"""Features of every image, made once by a backbone, to adapt on."""

@@ -1,0 +1,302 @@
+"""`fastget features` as one call: the backbone once over every image, shard by shard.
+
+A shard is the unit of all: ranks share out the shards, a making that is killed loses the one that it was at, and a
+restart keeps those that were made by the same backbone of the same files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fastget.common.device import choose_device
+from fastget.common.errors import RunFailed
+from fastget.common.files import sizes_and_times
+from fastget.common.precision import choose_precision
+from fastget.common.progress import Advance
+from fastget.common.ranks import Ranks, joined
+from fastget.common.text import and_more
+from fastget.config import Config
+from fastget.data.features import (
+    INDEX,
+    Entry,
+    FeatureType,
+    Origin,
+    Rows,
+    Store,
+    kept_entry,
+    shard_name,
+    together,
+    write_shard,
+)
+from fastget.data.find import read_domains, sound_lists
+from fastget.data.lists import ImageList
+from fastget.data.packed.read import find_packed
+from fastget.loading.loader import MEAN, STD, Batch, Loader, Stream, TooManyBadImages
+from fastget.loading.sampling import EvalSampler
+from fastget.networks.network import build_network
+
+SHARD = 1024  # rows: what a kill may cost
+BATCH = 128
+Progress = Callable[[int], AbstractContextManager[Advance]]  # of how many in all -> what is told how many more
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a making came to."""
+
+    store: Store
+    images: int  # of the domains asked for
+    kept: int  # of them in shards that were there already
+    left_out: list[dict[str, str]]  # path and reason
+
+
+def make_features(
+    config: Config,
+    out: str | Path,
+    domains: Sequence[str] = (),  # none: all that the data set has
+    *,
+    led: bool = False,  # the first domain tells the classes, as a run's source does
+    dtype: FeatureType = "float16",
+    shard: int = SHARD,
+    progress: Progress = lambda total: nullcontext(lambda count: None),
+) -> Made:
+    """The features of every image of the domains, in the folder `out`, which may hold others by the same backbone.
+
+    Preprocessed as in evaluation: resized, cropped at the centre. Under torchrun every rank calls it.
+    """
+    data = config.data
+    if data.name == "features":
+        raise ValueError("--data features names features already: give the data set that the images are of")
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
+    with joined(choose_device(config.train.device, "train.device")) as (ranks, device):
+        lists = read_domains(data.name, data.root, list(domains), led=led)
+        names = [images.name for images in lists]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two of the domains have one name ({and_more(names)}): rename one of the lists")
+        classes = together(lists)
+        sound, report = sound_lists({images.name: images for images in lists}, data)
+        backbone, origin = build_backbone(config, len(classes), dtype, device)
+        store = _open(Path(out), origin, classes, ranks)
+        with progress(sum(map(len, sound.values()))) as advance:
+            maker = _Maker(config, store, backbone, device, ranks, shard, advance)
+            entries = [entry for images in sound.values() for entry in maker.domain(images)]
+    left_out = [{"path": problem.path, "reason": problem.reason} for problem in report.bad]
+    left_out += [problem for entry in entries for problem in entry.left_out]
+    return Made(maker.store, sum(map(len, lists)), maker.kept, left_out)
+
+
+def build_backbone(
+    config: Config, num_classes: int, dtype: FeatureType, device: torch.device
+) -> tuple[nn.Module, Origin]:
+    """The backbone as a run of the first seed starts from it, in evaluation mode, and what is to be told of it."""
+    seed = config.train.seeds[0]
+    torch.manual_seed(seed)
+    network = build_network(config.network, num_classes, config.data.crop)
+    weights = {"none": f"random of seed {seed}", "imagenet": "imagenet"}.get(config.network.weights)
+    precision = choose_precision(config.train.precision, device, config.train.force_precision)
+    origin = Origin(
+        data=config.data.name,
+        backbone=config.network.name,
+        weights=weights or Path(config.network.weights).name,
+        weights_sha256=digest_of(network.backbone),
+        dim=network.bottleneck[0].in_features,  # type: ignore[arg-type]  # an nn.Linear
+        dtype=dtype,
+        precision=str(precision).removeprefix("torch."),
+        resize=config.data.resize,
+        crop=config.data.crop,
+        mean=MEAN,
+        std=STD,
+    )
+    backbone = network.backbone.to(device).eval().requires_grad_(False)
+    return backbone.to(memory_format=torch.channels_last) if device.type == "cuda" else backbone, origin
+
+
+def digest_of(module: nn.Module) -> str:
+    """A sha256 of all its tensors, by name."""
+    digest = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _open(folder: Path, origin: Origin, classes: tuple[str, ...], ranks: Ranks) -> Store:
+    """The folder, new or of the same backbone and classes; ValueError otherwise."""
+    if (folder / INDEX).exists() or folder.is_file():
+        store = Store.open(folder)
+        why = store.origin.differences(origin)
+        if store.classes != classes:
+            why.append(f"classes ({and_more(store.classes, 3)} there, {and_more(classes, 3)} here)")
+        if why:
+            raise ValueError(
+                f"{folder} holds features that were made otherwise: {'; '.join(why)}. Choose another --out"
+            )
+    else:
+        store = Store(folder, origin, classes)
+    ranks.barrier()  # all have looked
+    if ranks.main:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for rest in folder.glob(".*.part*"):
+                rest.unlink()  # of a making that was killed
+            store.write()
+        except OSError as error:
+            raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another place by --out") from error
+    ranks.barrier()
+    return store
+
+
+class _Maker:
+    """One making under way."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        backbone: nn.Module,
+        device: torch.device,
+        ranks: Ranks,
+        shard: int,
+        advance: Advance,
+    ) -> None:
+        self.config, self.store, self.backbone, self.device, self.ranks = config, store, backbone, device, ranks
+        self.shard, self.advance = shard, advance
+        self.dtype = getattr(torch, store.origin.precision)
+        self.stored: torch.dtype = getattr(torch, store.origin.dtype)
+        self.kept = 0
+
+    def domain(self, images: ImageList) -> list[Entry]:
+        """The shards of a domain: those that are there and fit, and the others made. Then it stands in the index."""
+        starts = range(0, len(images), self.shard)
+        made_of = [self._made_of(images.take(self._places(images, start))) for start in starts]
+        found = [self._kept(images, number, digest) for number, digest in enumerate(made_of)] if self.ranks.main else []
+        entries: dict[int, Entry] = {n: entry for n, entry in enumerate(self.ranks.gather(found)[0]) if entry}
+        for number in entries:
+            count = len(self._places(images, starts[number]))
+            self.kept += count
+            self.advance(count)
+        todo = [number for number in range(len(starts)) if number not in entries]
+        if todo:
+            self._index(images.name, None)  # it tells of shards that may be replaced
+        mine = todo[self.ranks.rank :: self.ranks.world]
+        made = dict(self._make(images, mine, made_of)) if mine else {}
+        for part in self.ranks.gather(made):
+            entries |= part
+        done = [entries[number] for number in range(len(starts))]
+        if not sum(entry.rows for entry in done):
+            raise ValueError(f"no image of {images.name} could be read: check --root")
+        self._index(images.name, tuple(done))
+        return done
+
+    def _index(self, domain: str, entries: tuple[Entry, ...] | None) -> None:
+        """Put a domain into the index, or take it out; the others stay."""
+        domains = {name: some for name, some in self.store.domains.items() if name != domain}
+        domains |= {} if entries is None else {domain: entries}
+        self.store = dataclasses.replace(self.store, domains=domains)
+        if self.ranks.main:
+            self.store.write()
+        self.ranks.barrier()
+
+    def _places(self, images: ImageList, start: int) -> NDArray[np.int64]:
+        return np.arange(start, min(start + self.shard, len(images)))
+
+    def _made_of(self, images: ImageList) -> str:
+        """A digest of paths, labels, sizes and times: a file that was replaced is looked at again."""
+        digest = hashlib.sha256(sizes_and_times(images.files()).data)
+        digest.update(np.ascontiguousarray(images.labels).data)
+        digest.update("\0".join(images.paths).encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
+
+    def _kept(self, images: ImageList, number: int, made_of: str) -> Entry | None:
+        return kept_entry(self.store.folder / shard_name(images.name, number), self.store.origin, made_of)
+
+    def _make(self, images: ImageList, numbers: list[int], made_of: list[str]) -> Iterator[tuple[int, Entry]]:
+        """This rank's shards, each written as soon as its last image is through."""
+        places = [self._places(images, number * self.shard) for number in numbers]
+        mine = images.take(np.concatenate(places))
+        ends = np.cumsum([len(part) for part in places]).tolist()
+        loader = self._loader(mine)
+        waiting: list[tuple[NDArray[np.int64], torch.Tensor]] = []  # places among mine, and their features
+        told = 0
+        batches = loader.batches()
+        for number, start, end in zip(numbers, [0, *ends], ends, strict=False):
+            while not waiting or waiting[-1][0][-1] < end - 1:
+                batch = self._next(batches, loader)
+                if batch is None:
+                    break
+                waiting.append(batch)
+                self.advance((int(batch[0][-1]) + 1 - told) * self.ranks.world)  # the others are about as far
+                told = int(batch[0][-1]) + 1
+            index = np.concatenate([place for place, _ in waiting]) if waiting else np.empty(0, dtype=np.int64)
+            dim = self.store.origin.dim
+            values = torch.cat([torch.empty(0, dim, dtype=self.stored), *(part for _, part in waiting)])
+            cut = int((index < end).sum())
+            waiting = [(index[cut:], values[cut:])] if cut < len(index) else []
+            lacking = set(range(start, end)) - set(index[:cut].tolist())
+            reasons = {bad.path: bad.reason for bad in loader.bad.files}
+            left_out = [{"path": mine.file(i), "reason": reasons.get(mine.file(i), "")} for i in sorted(lacking)]
+            chosen = mine.take(index[:cut])
+            rows = Rows(values[:cut].numpy(), chosen.labels, chosen.paths)
+            file = self.store.folder / shard_name(images.name, number)
+            yield number, self._write(file, rows, made_of[number], left_out)
+        batches.close()
+
+    def _write(self, file: Path, rows: Rows, made_of: str, left_out: list[dict[str, str]]) -> Entry:
+        try:
+            return write_shard(file, rows, self.store.origin, made_of, left_out)
+        except OSError as error:
+            raise RunFailed(
+                f"cannot write {file} ({error.strerror}). The finished shards are kept: make room, then run the same "
+                "command again"
+            ) from error
+
+    def _next(self, batches: Iterator[Batch], loader: Loader) -> tuple[NDArray[np.int64], torch.Tensor] | None:
+        """The next batch's places and features, on the host; none after the last."""
+        again = "The finished shards are kept: mend the files, then run the same command again"
+        try:
+            batch = next(batches, None)
+        except TooManyBadImages as error:
+            first = and_more([f"{bad.path} {bad.reason}" for bad in error.files], 3)
+            raise RunFailed(
+                f"{len(error.files):,} images cannot be read, over data.bad_threshold="
+                f"{self.config.data.bad_threshold:g}: {first}. {again}"
+            ) from error
+        if loader.bad.files and self.config.data.bad_images == "error":
+            bad = loader.bad.files[0]
+            raise RunFailed(f"cannot read {bad.path}: {bad.reason}. {again}, or leave them out by --bad-images skip")
+        if batch is None:
+            return None
+        return batch.index, self._features(batch.images)
+
+    @torch.inference_mode()
+    def _features(self, images: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            found: torch.Tensor = self.backbone(images).float()
+        stored: torch.Tensor = found.to(self.stored)
+        if not bool(torch.isfinite(stored).all()):
+            why = (
+                f"reach {float(found.abs().max()):.3g}, beyond float16: store them by --dtype float32"
+                if bool(torch.isfinite(found).all())
+                else "are not all finite: are the backbone's weights? Try --set train.precision=float32"
+            )
+            raise RunFailed(f"the features {why}")
+        return stored.cpu()
+
+    def _loader(self, images: ImageList) -> Loader:
+        data = self.config.data
+        packed, _ = find_packed(images, data.cache, data.resize)
+        sampler = EvalSampler(len(images), BATCH, margin=data.resize - data.crop)
+        threshold = data.bad_threshold if data.bad_images == "skip" else 1.0  # else the first one is the end
+        stream = Stream(images, sampler, data.resize, data.crop, packed, threshold)
+        return Loader(stream, self.device, data.loader, data.workers)
