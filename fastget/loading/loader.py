@@ -22,6 +22,7 @@ from fastget.common.choices import Decoder
 from fastget.data.decode import BadImage, read_image
 from fastget.loading.bad_files import BadFile, BadFiles, TooManyBadImages
 from fastget.loading.dali import dali_batches
+from fastget.loading.sampling import Draw
 from fastget.loading.stream import Batch, Stream
 from fastget.loading.threaded import MEAN, STD, DrawnBatch, normalise, threaded_batches
 
@@ -94,15 +95,9 @@ class Loader:
 
 def _stored(stream: Stream, features: Tensor, start: int) -> Iterator[DrawnBatch]:
     """Rows of features that are on the device already. They have no second view: it is the first once more."""
-    step = start
-    while True:
-        try:
-            draw = stream.sampler(step)
-        except StopIteration:
-            return
+    for draw in _draws(stream, start):
         shown = features[torch.from_numpy(draw.index).to(features.device, non_blocking=True)].float()
         yield draw, shown, shown if draw.second else None
-        step += 1
 
 
 def _synthetic(stream: Stream, device: torch.device, start: int) -> Iterator[DrawnBatch]:
@@ -110,12 +105,18 @@ def _synthetic(stream: Stream, device: torch.device, start: int) -> Iterator[Dra
     generator = torch.Generator(device).manual_seed(0)
     batch, side = stream.sampler.batch_size, stream.crop
     images = torch.randn(batch, side, side, 3, device=device, generator=generator).permute(0, 3, 1, 2)
+    for draw in _draws(stream, start):
+        shown = images[: len(draw.index)]
+        yield draw, shown, shown if draw.second else None
+
+
+def _draws(stream: Stream, start: int) -> Iterator[Draw]:
+    """What the sampler draws from step `start` on, to its end if it has one."""
     step = start
     while True:
         try:
             draw = stream.sampler(step)
         except StopIteration:
             return
-        shown = images[: len(draw.index)]
-        yield draw, shown, shown if draw.second else None
+        yield draw
         step += 1
