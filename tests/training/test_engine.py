@@ -100,14 +100,14 @@ def test_ssda_shows_a_method_every_unlabelled_image(method: str, base: str, monk
     """ATDOC's public code drops half of them, and masks the wrong half in the memory."""
     engine = make(**{**fitting(method, base), "data__setting": "ssda"})
     shown: list[list[int]] = []
-    forward = type(engine.method).forward
+    after_step = type(engine.method).after_step
 
-    def watched(self: Any, seen: Any) -> Any:
+    def watched(self: Any, seen: Any, *rest: Any) -> Any:
         shown.append(seen.index.tolist())
         assert len(seen.features) == len(seen.logits) == len(seen.index)
-        return forward(self, seen)
+        return after_step(self, seen, *rest)
 
-    monkeypatch.setattr(type(engine.method), "forward", watched)
+    monkeypatch.setattr(type(engine.method), "after_step", watched)
     with stepping(engine, 4) as batches:
         given = []
         for _ in range(3):
