@@ -42,9 +42,7 @@ REFUSED = [triple for triple in EVERY if reason(*triple) is not None]
 
 # a base model's own doing is the same in all settings but ssda: elsewhere it is for `make test-slow`
 CUT_OFF = [
-    triple
-    if triple[1] == bases.DEFAULT or triple[2] in ("uda", "ssda")
-    else pytest.param(*triple, marks=pytest.mark.slow)
+    pytest.param(*triple, marks=() if triple[1] == bases.DEFAULT or triple[2] in ("uda", "ssda") else pytest.mark.slow)
     for triple in OFFERED
 ]
 
