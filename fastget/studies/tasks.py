@@ -8,6 +8,7 @@ from pathlib import Path
 from fastget.common.text import and_more, nearest
 from fastget.config import DataConfig
 from fastget.data.datasets import DATA_SETS, NAMES
+from fastget.data.features import Store
 from fastget.data.folders import folders_in
 from fastget.data.layout import present
 
@@ -58,11 +59,13 @@ def domains_of(data: DataConfig) -> list[str]:
     """The domains that are there."""
     if data.name == "digits":
         return list(DATA_SETS["digits"].domains)
-    if data.name != "folder" and data.name not in DATA_SETS:
+    if data.name not in ("folder", "features") and data.name not in DATA_SETS:
         raise ValueError(f"--data {data.name} has no named domains: give --source and --target in place of --tasks")
     if data.root is None:
         raise ValueError(f"data.root is missing: give the folder that {data.name} lies in by --root")
     root = Path(data.root)
+    if data.name == "features":
+        return list(Store.open(root).domains)
     if data.name in DATA_SETS:
         return present(DATA_SETS[data.name], root)
     found = folders_in(root) if root.is_dir() else []

@@ -18,6 +18,7 @@ from fastget.commands.main import main
 from fastget.config import DataConfig
 from fastget.studies import jobs
 from fastget.studies.tasks import find_tasks, folder_of
+from tests.features.support import small_store
 from tests.pictures import this_fastget
 from tests.studies.support import mtimes, stand_in
 
@@ -214,6 +215,14 @@ def test_a_run_that_is_killed_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "command", lambda *args: [sys.executable, "-c", code])
     assert main(["compare", "--methods", "get", "--seeds", "0", "--out", "c"]) == 1
     assert rows()[0]["reason"] == "ended by SIGKILL, as where memory runs out; its last line: step 3"
+
+
+def test_tasks_of_stored_features(tmp_path: Path) -> None:
+    small_store(tmp_path / "small")
+    data = DataConfig(name="features", root=str(tmp_path / "small"))
+    assert find_tasks("all", data, None, None) == [("photo", "sketch"), ("sketch", "photo")]
+    with pytest.raises(ValueError, match="did you mean 'photo-sketch'"):
+        find_tasks("photo-sketsh", data, None, None)
 
 
 def test_tasks_of_folders(tmp_path: Path) -> None:
