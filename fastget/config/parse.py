@@ -36,8 +36,8 @@ def make_config(
     module = settings.get("method.module", stored.get("method.module"))
     if module:
         settings["method.module"] = methods.import_module(str(module))
-    before = stored.get("method.name", MethodConfig.name)
-    method = settings.get("method.name", before)
+    method = settings.get("method.name", stored.get("method.name", MethodConfig.name))
+    before = stored.get("method.name", method)  # a file that names none goes with any
     asked = settings.get("method.recipe")
     if method != before or asked not in (None, stored.get("method.recipe", asked)):  # a run's own file, of other values
         stale = {"method.recipe", "method.weight", "method.ramp", *_recipes_fields(before, method)}
@@ -74,13 +74,8 @@ def _preset(method: str, recipe: str) -> dict[str, Any]:
 
 def _recipes_fields(*names: str) -> set[str]:
     """Every field that a recipe of these methods sets."""
-    return {key for name in names if name in methods.names() for key in _every_recipe(name)}
-
-
-def _every_recipe(name: str) -> dict[str, Any]:
-    settings = methods.settings_of(name)
-    values: dict[str, Any] = settings.set_by(name, *settings.presets)
-    return values
+    known = {name: methods.settings_of(name) for name in names if name in methods.names()}
+    return {key for name, settings in known.items() for key in settings.set_by(name, *settings.presets)}
 
 
 def parse_pairs(groups: Sequence[Sequence[str]]) -> dict[str, str]:

@@ -167,6 +167,9 @@ def test_a_runs_file_under_another_recipe_or_method(tmp_path: Path) -> None:
     assert (mme.network.head, mme.optim.weight_decay, mme.method.weight) == ("cosine", 5e-4, 0.1)
     mcc = make_config({"method.name": "mcc"}, file=file(method__name="mme", data__setting="ssda"))
     assert (mcc.network.head, mcc.optim.label_smoothing, mcc.method.weight) == ("linear", 0.1, 1.0)
+    (tmp_path / "own.yaml").write_text("method: {weight: 0.5}\nmcc: {temperature: 3}\n")  # by hand: of no method
+    by_hand = make_config({"method.name": "mcc"}, file=tmp_path / "own.yaml")
+    assert (by_hand.method.weight, by_hand.own.temperature) == (0.5, 3.0)
     with pytest.raises(ValueError, match="unknown recipe 'bogus' of mcc"):
         Config(method=MethodConfig(name="mcc", recipe="bogus"))
 
