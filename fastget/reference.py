@@ -16,6 +16,7 @@ from torch import Tensor
 
 EPS = 1e-12  # the least norm that a cosine divides by
 PRIOR_FLOOR = 1e-8  # the least entry of pi, so that its log is finite
+CAP_FLOOR = 1e-3  # (2'): the least entry, of a class's fair share 1 / C
 
 
 # --- helpers of the equations ------------------------------------------------------------------
@@ -81,6 +82,19 @@ def shrink_prior(
     return shrunk / shrunk.sum()
 
 
+def cap_prior(
+    pi: Tensor,  # (C,)
+) -> Tensor:
+    """Eq. (2'): min(1, 2 pi_c / sum pi^2)^beta, renormalised, floored, renormalised; beta = 4 (1 - exp(H(pi)) / C).
+    A class with half the typical share counts in full, a rarer one the less, the more skewed pi is. (C,)."""
+    pi = _wide(pi)
+    entropy = -torch.xlogy(pi, pi).sum()
+    beta = 4 * (1 - entropy.exp() / pi.numel()).clamp_min(0)
+    capped = (2 * pi / (pi * pi).sum()).clamp_max(1).pow(beta)
+    floored = (capped / capped.sum()).clamp_min(CAP_FLOOR / pi.numel())
+    return floored / floored.sum()
+
+
 def update_prior(
     pi: Tensor,  # (C,)
     P_bar: Tensor,  # (C,)
@@ -99,6 +113,18 @@ def nearest_histogram(
     """Eq. (3*): the share of the batch whose nearest prototype by cosine is c; the lowest c on a tie. (C,)."""
     cos = cosine(features, mu)
     return _one_hot(first_argmax(cos), mu.shape[0], cos.dtype).mean(0)
+
+
+def agreeing_votes(
+    features: Tensor,  # (N, D)
+    mu: Tensor,  # (C, D)
+    source_means: Tensor,  # (C, D)
+) -> Tensor:
+    """Eq. (3'): how many images have c as their nearest in mu and in source_means too, by cosine; the lowest c on a
+    tie. (C,)."""
+    cos = cosine(features, mu)
+    nearest, of_source = first_argmax(cos), first_argmax(cosine(features, source_means))
+    return (_one_hot(nearest, mu.shape[0], cos.dtype) * (nearest == of_source)[:, None]).sum(0)
 
 
 def class_sums(
@@ -215,13 +241,14 @@ def expectation(
     tau: float,
     *,
     prior_estimate: str = "likelihood",  # "likelihood", "posterior" or "nearest"
-    prior_shrinkage: bool = False,
+    prior_shrinkage: bool = False,  # (2*)
+    prior_cap: bool = False,  # (2')
     use_y_M: bool = False,  # class sums by y_M
     labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums
 ) -> Expectation:
     """E: the posteriors under mu, mu_g and mu_f from one stacked product, y_M, and the sums over the batch."""
     C = mu.shape[0]
-    log_prior = (shrink_prior(pi) if prior_shrinkage else pi).log()
+    log_prior = (shrink_prior(pi) if prior_shrinkage else cap_prior(pi) if prior_cap else pi).log()
     cos, cos_g, cos_f = cosine(features, torch.cat([mu, mu_g, mu_f])).chunk(3, dim=1)
     S_g, S_f = log_prior + cos_g / tau, log_prior + cos_f / tau
     with torch.no_grad():
@@ -314,6 +341,8 @@ def update_memory_(
 __all__ = [
     "Expectation",
     "Objective",
+    "agreeing_votes",
+    "cap_prior",
     "class_sums",
     "expectation",
     "mixed_labels",

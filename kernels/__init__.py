@@ -22,8 +22,9 @@ if __name__ != "fastget.kernels":
     )
 
 from fastget.kernels.equations.cross_entropy import soft_cross_entropy
-from fastget.kernels.equations.labels import mixed_labels, shrink_prior, structure_loss
-from fastget.kernels.equations.posterior import nearest_histogram, posterior
+from fastget.kernels.equations.labels import cap_prior, mixed_labels, shrink_prior, structure_loss
+from fastget.kernels.equations.nearest import agreeing_votes, nearest_histogram
+from fastget.kernels.equations.posterior import posterior
 from fastget.kernels.equations.prototypes import class_sums, update_prior, update_prototypes
 from fastget.kernels.equations.rebalance import rebalance
 from fastget.kernels.expectation import Expectation, expectation
@@ -33,6 +34,8 @@ from fastget.kernels.objective import Objective, objective
 __all__ = [
     "Expectation",
     "Objective",
+    "agreeing_votes",
+    "cap_prior",
     "class_sums",
     "expectation",
     "mixed_labels",

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fastget.kernels.checks import check_labels, check_like, check_pair, check_tau
 from fastget.kernels.logits import Scales, launch_logits
+from fastget.kernels.prior import AS_IT_IS, CAPPED, SHRUNK
 from fastget.kernels.statistics import launch_statistics, statistics_size, statistics_views
 from fastget.kernels.wrap import Operator
 
@@ -45,11 +46,11 @@ def _forward(
     pi: Tensor,
     tau: float,
     estimate: str,
-    shrink: bool,
+    form: int,
     use_y_M: bool,
     labels: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    logits = launch_logits(features, pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate, shrink=shrink)
+    logits = launch_logits(features, pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate, form=form)
     y_M, statistics = launch_statistics(features, logits, estimate, use_y_M, labels)
     log_prior, norm, norm_g, norm_f = logits.scales
     assert logits.S_g is not None
@@ -60,7 +61,7 @@ def _forward(
 
 
 def _fake(
-    features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, pi: Tensor, tau: float, estimate: str, shrink: bool,
+    features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, pi: Tensor, tau: float, estimate: str, form: int,
     use_y_M: bool, labels: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     (B, D), C = features.shape, mu.shape[0]
@@ -83,7 +84,8 @@ def expectation(
     tau: float,
     *,
     prior_estimate: str = "likelihood",  # "likelihood", "posterior" or "nearest"
-    prior_shrinkage: bool = False,
+    prior_shrinkage: bool = False,  # (2*)
+    prior_cap: bool = False,  # (2')
     use_y_M: bool = False,  # class sums by y_M
     labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums
 ) -> Expectation:
@@ -104,7 +106,7 @@ def expectation(
         check_labels("labels", labels, features.shape[0], device)
     S_g, S_f, y_M, statistics, *scales = _expectation(
         features.detach(), mu.detach(), mu_g.detach(), mu_f.detach(), pi.detach().contiguous(), tau,
-        prior_estimate, prior_shrinkage, use_y_M, labels,
+        prior_estimate, (SHRUNK if prior_shrinkage else CAPPED if prior_cap else AS_IT_IS).value, use_y_M, labels,
     )  # fmt: skip
     views = statistics_views(statistics, C)
     return Expectation(features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views, Scales(*scales))

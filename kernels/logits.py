@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.launch import empty, launch
+from fastget.kernels.prior import AS_IT_IS, log_prior_tile
 from fastget.kernels.tile import (
     PART_ESTIMATE,
     PART_F,
@@ -22,37 +23,6 @@ from fastget.kernels.tile import (
     pair_of,
     product,
 )
-
-
-@triton.jit
-def shrinkage(pi, C, BLOCK_C: tl.constexpr):
-    """beta = 1 - exp(H(pi)) / C and log sum_c pi_c^beta, of Eq. (2*)."""
-    entropy = tl.zeros((BLOCK_C,), tl.float32)
-    for c0 in range(0, C, BLOCK_C):
-        c = c0 + tl.arange(0, BLOCK_C)
-        p = tl.load(pi + c, mask=c < C, other=1.0).to(tl.float32)
-        entropy -= tl.where(p > 0, p * tl.log(tl.where(p > 0, p, 1.0)), 0.0)
-    beta = 1.0 - tl.exp(tl.sum(entropy, 0)) / C
-    powers = tl.zeros((BLOCK_C,), tl.float32)
-    for c0 in range(0, C, BLOCK_C):
-        c = c0 + tl.arange(0, BLOCK_C)
-        p = tl.load(pi + c, mask=c < C, other=1.0).to(tl.float32)
-        powers += tl.where(c < C, tl.exp(beta * tl.log(p)), 0.0)
-    return beta, tl.log(tl.sum(powers, 0))
-
-
-@triton.jit
-def log_prior_tile(prior, classes, held, C, shrink, IS_LOG: tl.constexpr, BLOCK_C: tl.constexpr):
-    """The log prior of one tile of classes: log pi, by Eq. (2*) beta log pi - log sum pi^beta if `shrink`."""
-    log_pi = tl.zeros((BLOCK_C,), tl.float32)
-    if prior is not None:
-        log_pi = tl.load(prior + classes, mask=held, other=1.0).to(tl.float32)
-        if not IS_LOG:
-            log_pi = tl.log(log_pi)
-            if shrink != 0:
-                beta, log_total = shrinkage(prior, C, BLOCK_C)
-                log_pi = beta * log_pi - log_total
-    return log_pi
 
 
 @triton.jit
@@ -84,7 +54,7 @@ def store_best_part(parts, PART: tl.constexpr, scores, rows, live, classes, held
     tl.store(at_best, best.to(tl.float32), mask=live)
 
 
-@triton.jit(do_not_specialize=["B", "T", "shrink"])
+@triton.jit(do_not_specialize=["B", "T", "form"])
 def logits_kernel(
     features,  # (B, D)
     mu, mu_g, mu_f,  # (C, D) each; None: that head is left out
@@ -93,7 +63,7 @@ def logits_kernel(
     log_prior,  # (C,) out
     norm, norm_g, norm_f,  # (B,), (C,), (C,) out: of features, mu_g, mu_f
     parts,  # (PARTS, 2, T, B) out
-    B, C, D, T, stride_b, stride_d, mu_c, mu_d, g_c, g_d, f_c, f_d, inv_tau, shrink,
+    B, C, D, T, stride_b, stride_d, mu_c, mu_d, g_c, g_d, f_c, f_d, inv_tau, form,
     ESTIMATE: tl.constexpr, IS_LOG: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -132,7 +102,7 @@ def logits_kernel(
         if mu_f is not None:
             dots_f, square_f = add_products(dots_f, square_f, f, mu_f, classes, held, k, deep, f_c, f_d, PRECISION)
 
-    log_pi = log_prior_tile(prior, classes, held, C, shrink, IS_LOG, BLOCK_C)
+    log_pi = log_prior_tile(prior, classes, held, C, form, IS_LOG, BLOCK_C)
     length = tl.sqrt(square) + poison
     if t == 0:
         tl.store(norm + rows, length, mask=live)
@@ -198,7 +168,7 @@ def launch_logits(
     mu_f: Tensor | None = None,
     estimate: str = "posterior",  # of Eq. (3): which partials it needs beside those of the heads
     is_log: bool = False,  # whether `prior` is a log prior
-    shrink: bool = False,  # Eq. (2*), of a pi
+    form: int = AS_IT_IS.value,  # what stands for a pi: SHRUNK by Eq. (2*), CAPPED by Eq. (2')
 ) -> Logits:
     """S_g, S_f = [log_prior + cosine(features, m) / tau for m in (mu_g, mu_f)], and what softmax and argmax need."""
     heads = [m for m in (mu, mu_g, mu_f) if m is not None]
@@ -214,7 +184,7 @@ def launch_logits(
         logits_kernel,
         (tiles * triton.cdiv(B, config.BLOCK_B),),
         features, mu, mu_g, mu_f, prior, S_g, S_f, log_prior, norm, norm_g, norm_f, parts,
-        B, C, D, tiles, *strides(features), *strides(mu), *strides(mu_g), *strides(mu_f), 1.0 / tau, int(shrink),
+        B, C, D, tiles, *strides(features), *strides(mu), *strides(mu_g), *strides(mu_f), 1.0 / tau, form,
         reads=(features, mu, mu_g, mu_f, prior),
         writes=(S_g, S_f, log_prior, norm, norm_g, norm_f, parts),
         ESTIMATE=estimate, IS_LOG=is_log, **vars(config),

@@ -95,6 +95,36 @@ def test_shrink_prior() -> None:
     close(R.shrink_prior(torch.full((C,), 1 / C, dtype=torch.float64)), np.full(C, 1 / C))
 
 
+def test_cap_prior() -> None:
+    """By a loop of Python floats; classes at half the typical share or above are worth the same."""
+    for pi in (simplex(C).tolist(), [0.5, 0.3, 0.2, 0.0], [0.97, 0.01, 0.01, 0.01]):
+        square, entropy = sum(p * p for p in pi), -sum(p * math.log(p) for p in pi if p)
+        beta = 4 * (1 - math.exp(entropy) / len(pi))
+        u = [min(1, 2 * p / square) ** beta for p in pi]
+        floored = [max(x / sum(u), 1e-3 / len(pi)) for x in u]
+        found = R.cap_prior(torch.tensor(pi, dtype=torch.float64))
+        close(found, np.array([x / sum(floored) for x in floored]))
+    even = R.cap_prior(torch.tensor([0.45, 0.3, 0.25, 0.0], dtype=torch.float64))
+    close(even[:3] / even[0], np.ones(3))
+    assert 0 < even[3] < 0.1 * even[0]
+    close(R.cap_prior(torch.full((C,), 1 / C, dtype=torch.float64)), np.full(C, 1 / C))
+
+
+def test_agreeing_votes() -> None:
+    """An image votes where both nearest are one class; the lowest on a tie."""
+    f, mu, means = random(60, D), random(C, D, seed=1), random(C, D, seed=2)
+    units = [[m / np.linalg.norm(m) for m in prototypes.numpy()] for prototypes in (mu, means)]
+    nearest = [[int(np.argmax([np.dot(x, m) for m in unit])) for x in f.numpy()] for unit in units]
+    expected = np.zeros(C)
+    for a, b in zip(*nearest, strict=True):
+        expected[a] += a == b
+    assert 0 < expected.sum() < 60
+    close(R.agreeing_votes(f, mu, means), expected)
+    same = torch.zeros(C, D, dtype=torch.float64)
+    same[:, 0] = 1  # sums of zeros and one product: a tie to the bit
+    close(R.agreeing_votes(f, same, same), np.eye(C)[0] * 60)
+
+
 def test_shrink_prior_keeps_zeros_at_zero() -> None:
     shrunk = R.shrink_prior(torch.tensor([0.7, 0.3, 0.0], dtype=torch.float64))
     assert shrunk[2] == 0
@@ -235,12 +265,13 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("estimate", ["likelihood", "posterior", "nearest"])
-@pytest.mark.parametrize("shrink", [False, True])
-def test_expectation_is_the_equations(estimate: str, shrink: bool) -> None:
+@pytest.mark.parametrize("form", ["as it is", "prior_shrinkage", "prior_cap"])
+def test_expectation_is_the_equations(estimate: str, form: str) -> None:
     f, mu, mu_g, mu_f, pi = random(B, D), random(C, D, seed=1), random(C, D, seed=2), random(C, D, seed=3), simplex(C)
     labels = torch.arange(B) % C
-    e = R.expectation(f, mu, mu_g, mu_f, pi, 0.2, prior_estimate=estimate, prior_shrinkage=shrink, labels=labels)
-    log_prior = (R.shrink_prior(pi) if shrink else pi).log()
+    options: dict[str, bool] = {} if form == "as it is" else {form: True}
+    e = R.expectation(f, mu, mu_g, mu_f, pi, 0.2, prior_estimate=estimate, labels=labels, **options)
+    log_prior = {"prior_shrinkage": R.shrink_prior, "prior_cap": R.cap_prior}.get(form, lambda pi: pi)(pi).log()
     P_g, P_f = (R.posterior(f, m, log_prior, 0.2) for m in (mu_g, mu_f))
     P_bar = {
         "likelihood": R.posterior(f, mu_g, torch.zeros(C).double(), 0.2).mean(0),

@@ -27,9 +27,11 @@ def opt(
     le: float | None = None,
     choices: Choices | None = None,  # of a text, where they are not known when the class is made
     free: bool = False,  # whether it may differ when a run goes on: the trajectory does not depend on it
+    was: Any = dataclasses.MISSING,  # what a run did before there was this field; left out: the default
 ) -> Any:
     """A field with its meaning and its range."""
-    metadata = {"help": help, "ge": ge, "gt": gt, "le": le, "choices": choices, "free": free}
+    was = default if was is dataclasses.MISSING else was
+    metadata = {"help": help, "ge": ge, "gt": gt, "le": le, "choices": choices, "free": free, "was": was}
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -130,13 +130,13 @@ def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
 
 def changed(stored: Mapping[str, Mapping[str, Any]], config: Config) -> list[str]:
     """In words, the fields in which a stored configuration leads elsewhere than this one. A field that was not there
-    when it was stored had its default."""
+    when it was stored says what it was."""
     words = []
     mine = config.to_dict()
     for key, info, _ in walk(config):
         section, name = key.split(".")
         here = mine[section][name]
-        there = stored.get(section, {}).get(name, _plain(info.default))
+        there = stored.get(section, {}).get(name, _plain(info.metadata["was"]))
         if not info.metadata["free"] and here != there:
             words.append(f"{key} ({there!r} there, {here!r} here)")
     return words

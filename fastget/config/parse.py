@@ -6,6 +6,7 @@ Values are layered, later ones winning: the defaults of the fields, the preset o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def make_config(
     if method != before or asked not in (None, stored.get("method.recipe", asked)):  # a run's own file, of other values
         stale = {"method.recipe", "method.weight", "method.ramp", *_recipes_fields(before, method)}
         stored = {key: value for key, value in stored.items() if key not in stale}
-    checked = {**_parse_all(stored, f"{file}: "), **_parse_all(settings)}
+    checked = {**_as_it_was(stored), **_parse_all(stored, f"{file}: "), **_parse_all(settings)}
     base = checked.get("method.base", MethodConfig.base)
     for key in settings:
         section = key.split(".")[0]
@@ -70,6 +71,22 @@ def _preset(method: str, recipe: str) -> dict[str, Any]:
     methods.check_recipe(method, recipe)
     values: dict[str, Any] = methods.settings_of(method).set_by(method, "default", recipe)
     return values
+
+
+def _as_it_was(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What an older run's file cannot say: fields that came after it, whose default is not what it did. A section of a
+    run's file is known by its having all the others."""
+    values: dict[str, Any] = {}
+    for name, section in every_section().items():
+        later = {f"{name}.{info.name}": info for info in fields_of(section).values() if _changes(info)}
+        others = {f"{name}.{key}" for key in fields_of(section)} - later.keys()
+        if later and others <= stored.keys():
+            values |= {key: info.metadata["was"] for key, info in later.items() if key not in stored}
+    return values
+
+
+def _changes(info: dataclasses.Field[Any]) -> bool:
+    return bool(info.metadata["was"] != info.default)
 
 
 def _recipes_fields(*names: str) -> set[str]:

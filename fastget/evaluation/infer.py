@@ -5,6 +5,7 @@ Shapes: N images, n of them on this rank, D feature width, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastget.loading.loader import Loader
+from fastget.common.ranks import global_sum
+from fastget.loading.loader import Batch, Loader
 from fastget.networks.network import Network
 
 
@@ -26,37 +28,70 @@ class Inferred(NamedTuple):
     place: NDArray[np.int64]  # (n,) into the list
 
 
-@torch.no_grad()
-def infer(network: Network, loader: Loader, *, keep_features: bool = False) -> Inferred:
-    """This rank's share of the loader's list, in evaluation mode."""
+class Said(NamedTuple):
+    """What a network says of one batch."""
+
+    features: Tensor  # (b, D)
+    logits: Tensor  # (b, C)
+    batch: Batch
+
+
+def look_through(network: Network, loader: Loader) -> Iterator[Said]:
+    """This rank's share of the loader's list, batch by batch, in evaluation mode."""
     training = network.training
     network.eval()
+    try:
+        for batch in loader.batches():
+            with torch.no_grad():
+                f, z = network(batch.images)
+            yield Said(f.float(), z.float(), batch)
+    finally:
+        network.train(training)
+
+
+def infer(network: Network, loader: Loader, *, keep_features: bool = False) -> Inferred:
+    """This rank's share of the loader's list, in evaluation mode."""
     device = network.classifier.weight.device
     features: list[Tensor] = []
     logits = [torch.empty(0, network.classifier.out_features, device=device)]  # there may be fewer images than ranks
     labels = [torch.empty(0, dtype=torch.int64, device=device)]
     index = [np.empty(0, dtype=np.int64)]
-    for batch in loader.batches():
-        f, z = network(batch.images)
+    for f, z, batch in look_through(network, loader):
         if keep_features:
-            features.append(f.float())
-        logits.append(z.float())
+            features.append(f)
+        logits.append(z)
         labels.append(batch.labels)
         index.append(batch.index)
-    network.train(training)
     return Inferred(features, torch.cat(logits), torch.cat(labels), np.concatenate(index))
 
 
-class WholeTarget:
-    """The pass over the whole target that a method may ask for (`methods.base.Whole`), made when it is first asked."""
+def class_means(network: Network, loader: Loader) -> Tensor:
+    """(C, D): the mean feature of each class of the loader's list over all ranks, by its labels; zeros for a class
+    without images. Summed in float64, so that it does not depend on how the list is cut."""
+    weight = network.classifier.weight
+    sums = torch.zeros(weight.shape[0], weight.shape[1] + 1, dtype=torch.float64, device=weight.device)
+    for f, _, batch in look_through(network, loader):
+        counted = torch.cat([f.double(), f.new_ones(len(f), 1).double()], 1)
+        sums.index_add_(0, batch.labels.to(sums.device), counted)
+    sums = global_sum(sums)
+    return (sums[:, :-1] / sums[:, -1:].clamp_min(1)).float()
 
-    def __init__(self, network: Network, loader: Loader) -> None:
-        self._network, self._loader = network, loader
+
+class WholeTarget:
+    """The pass over the whole target that a method may ask for (`methods.base.Whole`), made when it is first asked;
+    and, likewise, one over the source."""
+
+    def __init__(self, network: Network, loader: Loader, source: Callable[[], Loader]) -> None:
+        self._network, self._loader, self._source = network, loader, source
 
     @cached_property
     def share(self) -> Inferred:
         """This rank's share, with the labels, which no method is to see."""
         return infer(self._network, self._loader, keep_features=True)
+
+    @cached_property
+    def source_means(self) -> Tensor:
+        return class_means(self._network, self._source())
 
     @property
     def asked(self) -> bool:

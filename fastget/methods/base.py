@@ -61,7 +61,7 @@ class Term(NamedTuple):
 
 class Whole(Protocol):
     """The whole target through the network in evaluation mode, this rank's share of it. It costs a pass over the
-    target when it is first asked for. No label of the target is in it."""
+    target when it is first asked for, and `source_means` one over the source. No label of the target is in it."""
 
     @property
     def features(self) -> Sequence[Tensor]: ...  # chunks of (n, D)
@@ -74,6 +74,9 @@ class Whole(Protocol):
 
     @property
     def classifier(self) -> nn.Linear: ...
+
+    @property
+    def source_means(self) -> Tensor: ...  # (C, D) over all ranks, zeros for a class without images
 
 
 class Method(nn.Module):

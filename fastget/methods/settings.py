@@ -68,6 +68,13 @@ class Get(Settings):
             "gamma_Q": 0.2,
             "prototype_labels": "y_M",
             "prior_estimate": "likelihood",
+            "prior_start": "estimate",
+            "prior_cap": False,
+        },
+        "0.1": {  # what the default was in fastget 0.1
+            "prior_estimate": "likelihood",
+            "prior_start": "estimate",
+            "prior_cap": False,
         },
     }
 
@@ -76,9 +83,18 @@ class Get(Settings):
     gamma_pi: float = opt(0.01, "prior step, Eq. (3)", ge=0, le=1)
     gamma_Q: float = opt(0.5, "weight of the hard label y_M, Eq. (10)", ge=0, le=1)
     prior_estimate: Literal["likelihood", "posterior", "nearest"] = opt(
-        "likelihood", "estimate of the batch's class distribution, Eq. (3) or (3*)"
+        "nearest", "estimate of the batch's class distribution, Eq. (3) or (3*)"
     )
-    prior_shrinkage: bool = opt(False, "temper the prior by its own entropy, (2*)")
+    prior_start: Literal["estimate", "agreement"] = opt(
+        "agreement",
+        "start of the prior: as the estimate has it (1/C, or (3*)'s histogram), or the images on which the target's "
+        "prototypes and the source's class means agree, (3')",
+        was="estimate",
+    )
+    prior_cap: bool = opt(
+        True, "cap the prior at half the typical share: only rarer classes are discounted, (2')", was=False
+    )
+    prior_shrinkage: bool = opt(False, "temper the prior by its own entropy, (2*); in place of prior_cap")
     prototype_labels: Literal["head", "y_M"] = opt(
         "head", "classes in Eq. (4): the classifier's argmax (4*), or the paper's y_M"
     )
@@ -92,6 +108,10 @@ class Get(Settings):
         if not self.mix and not (self.kl_g and self.kl_f):
             raise ValueError(
                 "mix=False leaves Q as the only label, and kl_g or kl_f=False takes it away: set one of them"
+            )
+        if self.prior_shrinkage and self.prior_cap:
+            raise ValueError(
+                "prior_shrinkage and prior_cap each put something else in the prior's place: set prior_cap=false too"
             )
 
 

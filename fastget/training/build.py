@@ -122,6 +122,10 @@ class Loaders:
         )
         return self._loader(role, sampler)
 
+    def whole_source(self) -> Loader:
+        """Every source image once, as in evaluation."""
+        return self._evaluation("source")
+
     def _evaluation(self, role: str) -> Loader:
         data, ranks = self._config.data, self._ranks
         images = len(self._domains.lists()[role])

@@ -152,7 +152,7 @@ class Engine:
         if self.started and self.step % self.plan.epoch_steps:
             return
         with self.timer.phase("evaluation"):
-            whole = WholeTarget(self.network, self.loaders.evaluation)
+            whole = WholeTarget(self.network, self.loaders.evaluation, self.loaders.whole_source)
             if not self.started:
                 self.method.start(whole)
             self.method.start_epoch(whole)

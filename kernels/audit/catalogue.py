@@ -15,8 +15,9 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.equations.cross_entropy import soft_cross_entropy
-from fastget.kernels.equations.labels import mixed_labels, shrink_prior, structure_loss
-from fastget.kernels.equations.posterior import nearest_histogram, posterior
+from fastget.kernels.equations.labels import cap_prior, mixed_labels, shrink_prior, structure_loss
+from fastget.kernels.equations.nearest import agreeing_votes, nearest_histogram
+from fastget.kernels.equations.posterior import posterior
 from fastget.kernels.equations.prototypes import class_sums, update_prior, update_prototypes
 from fastget.kernels.equations.rebalance import rebalance
 from fastget.kernels.expectation import expectation
@@ -239,6 +240,7 @@ def _posteriors(dtype: torch.dtype, B: int, C: int, D: int) -> None:
         _differentiate(posterior(features, prototypes, log_prior, 0.15), _meta(B, C))
         _differentiate(soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C)))
         nearest_histogram(features.detach(), prototypes.detach())
+        agreeing_votes(features.detach(), prototypes.detach(), prototypes.detach())
 
 
 def _equations(dtype: torch.dtype, B: int, C: int, D: int) -> None:
@@ -248,6 +250,7 @@ def _equations(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     _differentiate(mixed_labels(P, y, 0.5), _meta(B, C))
     structure_loss(P.detach(), P.detach())
     shrink_prior(_meta(C, dtype=dtype))
+    cap_prior(_meta(C, dtype=dtype))
     update_prior(_meta(C), _meta(C), 0.1)
     update_prototypes(_meta(C, D), _meta(C, D), _meta(C), 0.1)
     class_sums(_meta(B, D, dtype=dtype), y, C)

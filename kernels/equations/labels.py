@@ -1,4 +1,4 @@
-"""Eqs. (10), (5) and (2*) by themselves: mixed labels with their gradient, structure, shrinkage."""
+"""Eqs. (10), (5), (2*) and (2') by themselves: mixed labels with their gradient, structure, what a prior becomes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from fastget.kernels import configs
 from fastget.kernels.checks import check_constant, check_float, check_labels, check_like
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.logits import log_prior_tile
 from fastget.kernels.objective import structure
+from fastget.kernels.prior import CAPPED, SHRUNK, log_prior_tile
 from fastget.kernels.wrap import Differentiable, Operator
 
 
@@ -71,11 +71,11 @@ def structure_total_kernel(kl_parts, Q_parts, out, blocks, B, C, BLOCK_B: tl.con
 
 
 @triton.jit
-def shrink_kernel(pi, out, C, BLOCK_C: tl.constexpr):  # pi (C,), out (C,)
-    """out = pi^beta / sum_c pi^beta, beta = 1 - exp(H(pi)) / C. No gradient."""
+def prior_kernel(pi, out, C, FORM: tl.constexpr, BLOCK_C: tl.constexpr):  # pi (C,), out (C,)
+    """out = what Eq. (2*) or (2') puts in pi's place. No gradient."""
     classes = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     held = classes < C
-    tl.store(out + classes, tl.exp(log_prior_tile(pi, classes, held, C, 1, False, BLOCK_C)), mask=held)
+    tl.store(out + classes, tl.exp(log_prior_tile(pi, classes, held, C, FORM, False, BLOCK_C)), mask=held)
 
 
 # --- Eq. (10) ----------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def mixed_labels(
     return labels
 
 
-# --- Eqs. (5) and (2*) -------------------------------------------------------------------------
+# --- Eqs. (5), (2*) and (2') -------------------------------------------------------------------------
 
 
 def _structure(Q: Tensor, P: Tensor) -> Tensor:
@@ -146,15 +146,24 @@ def _structure(Q: Tensor, P: Tensor) -> Tensor:
     return out
 
 
-def _shrink(pi: Tensor) -> Tensor:
+def _launch_prior(pi: Tensor, form: int) -> Tensor:
     C, out = len(pi), empty(pi, len(pi))
     block = configs.prior_block(C)
-    launch(shrink_kernel, (triton.cdiv(C, block),), pi, out, C, reads=(pi,), writes=(out,), BLOCK_C=block)
+    launch(prior_kernel, (triton.cdiv(C, block),), pi, out, C, reads=(pi,), writes=(out,), FORM=form, BLOCK_C=block)
     return out
+
+
+def _shrink(pi: Tensor) -> Tensor:
+    return _launch_prior(pi, SHRUNK.value)
+
+
+def _cap(pi: Tensor) -> Tensor:
+    return _launch_prior(pi, CAPPED.value)
 
 
 _structure_op = Operator("structure_loss", _structure, lambda Q, P: Q.new_empty((), dtype=torch.float32))
 _shrink_op = Operator("shrink_prior", _shrink, lambda pi: pi.new_empty(pi.shape, dtype=torch.float32))
+_cap_op = Operator("cap_prior", _cap, lambda pi: pi.new_empty(pi.shape, dtype=torch.float32))
 
 
 def structure_loss(
@@ -177,3 +186,14 @@ def shrink_prior(
     check_constant("shrink_prior", pi)
     shrunk: Tensor = _shrink_op(pi.contiguous())
     return shrunk
+
+
+def cap_prior(
+    pi: Tensor,  # (C,)
+) -> Tensor:
+    """(2 * pi / (pi * pi).sum()).clamp_max(1) ** beta, renormalised, floored, renormalised: Eq. (2'). (C,). No
+    gradient."""
+    check_float("pi", pi, 1)
+    check_constant("cap_prior", pi)
+    capped: Tensor = _cap_op(pi.contiguous())
+    return capped

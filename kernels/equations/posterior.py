@@ -1,4 +1,4 @@
-"""Eq. (2) by itself, with gradients, and the histogram of Eq. (3*)."""
+"""Eq. (2) by itself, with gradients."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from fastget.kernels import configs
-from fastget.kernels.checks import check_constant, check_like, check_pair, check_tau
+from fastget.kernels.checks import check_like, check_pair, check_tau
 from fastget.kernels.equations.slope import gradient_fake, logit_gradients, one_head, one_head_fake, spread
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.logits import launch_logits
-from fastget.kernels.tile import PART_G, PART_MU, first_best, merged_best, merged_softmax
+from fastget.kernels.tile import PART_G, first_best, merged_softmax
 from fastget.kernels.wrap import Differentiable, Operator
 
 
@@ -77,24 +76,6 @@ def softmax_slope_kernel(
         p = tl.load(P + at, mask=inside, other=0.0)
         d = tl.load(dP + rows[:, None] * dp_b + classes[None, :].to(tl.int64) * dp_c, mask=inside, other=0.0)
         tl.store(dS + at, p * ((d - level) - mean[:, None]), mask=inside)
-
-
-@triton.jit(do_not_specialize=["B", "T"])
-def histogram_kernel(
-    parts,  # (PARTS, 2, T, B)
-    share,  # (C,) out
-    B, C, T,
-    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """share[c] = (1/B) sum_b [argmax_c' cos(f_b, mu_c') = c]. No gradient."""
-    classes = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    count = tl.zeros((BLOCK_C,), tl.float32)
-    for b0 in range(0, B, BLOCK_B):
-        rows = b0 + tl.arange(0, BLOCK_B)
-        live = rows < B
-        nearest = merged_best(parts, PART_MU, rows, live, B, T, C - 1)
-        count += tl.sum(((nearest[:, None] == classes[None, :]) & live[:, None]).to(tl.float32), 0)
-    tl.store(share + classes, count / B, mask=classes < C)
 
 
 # --- Eq. (2) -----------------------------------------------------------------------------------
@@ -164,35 +145,3 @@ def posterior(
     check_tau(tau)
     P: Tensor = _posterior_op(features, prototypes, log_prior.contiguous(), float(tau))[0]
     return P
-
-
-# --- Eq. (3*) ----------------------------------------------------------------------------------
-
-
-def _nearest(features: Tensor, mu: Tensor) -> Tensor:
-    logits = launch_logits(features, None, 1.0, mu=mu)
-    B, C = features.shape[0], mu.shape[0]
-    share, config = empty(features, C), configs.columns(C)
-    launch(
-        histogram_kernel, (triton.cdiv(C, config.BLOCK_C),), logits.parts, share, B, C, logits.parts.shape[2],
-        reads=(logits.parts,), writes=(share,), **vars(config),
-    )  # fmt: skip
-    return share
-
-
-def _nearest_fake(features: Tensor, mu: Tensor) -> Tensor:
-    return features.new_empty(mu.shape[:1], dtype=torch.float32)
-
-
-_nearest_op = Operator("nearest_histogram", _nearest, _nearest_fake)
-
-
-def nearest_histogram(
-    features: Tensor,  # (B, D)
-    mu: Tensor,  # (C, D)
-) -> Tensor:
-    """one_hot(cosine(features, mu).argmax(1)).mean(0), the lowest class on a tie: Eq. (3*). (C,). No gradient."""
-    check_pair(features, mu, "mu")
-    check_constant("nearest_histogram", features, mu)
-    share: Tensor = _nearest_op(features, mu)
-    return share

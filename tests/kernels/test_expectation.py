@@ -28,9 +28,13 @@ from tests.kernels.support import (
 )
 
 OPTIONS: list[dict[str, Any]] = [
-    {"prior_estimate": estimate, "prior_shrinkage": shrink, **by}
+    {"prior_estimate": estimate, **form, **by}
     for estimate in ("likelihood", "posterior", "nearest")
-    for shrink, by in ((False, {}), (True, {"use_y_M": True}), (False, {"by_labels": True}))
+    for form, by in (
+        ({}, {}),
+        ({"prior_shrinkage": True}, {"use_y_M": True}),
+        ({"prior_cap": True}, {"by_labels": True}),
+    )
 ]
 
 

@@ -9,6 +9,7 @@ from fastget import reference
 from fastget.kernels import configs
 from fastget.kernels.launch import record
 from fastget.kernels.logits import launch_logits
+from fastget.kernels.prior import SHRUNK
 from fastget.kernels.tile import PART_ESTIMATE, PART_G, PART_MU
 from tests.kernels.support import batch, error, nan_filled
 
@@ -16,7 +17,7 @@ from tests.kernels.support import batch, error, nan_filled
 def test_scales_are_log_prior_and_norms() -> None:
     x = batch(21, 40, 35)
     with nan_filled():
-        scales = launch_logits(x.features, x.pi, 0.2, mu=x.mu, mu_g=x.mu_g, mu_f=x.mu_f, shrink=True).scales
+        scales = launch_logits(x.features, x.pi, 0.2, mu=x.mu, mu_g=x.mu_g, mu_f=x.mu_f, form=SHRUNK.value).scales
     assert error(scales.log_prior, reference.shrink_prior(x.pi.double()).log()) < 2e-6
     assert scales.norm_g is not None
     assert scales.norm_f is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -52,8 +53,9 @@ def dry_step(B: int, C: int, D: int, dtype: torch.dtype, **options: Any) -> tupl
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_six_launches_and_no_other_work(dtype: torch.dtype) -> None:
-    for estimate in ("likelihood", "posterior", "nearest"):
-        launches, others = dry_step(36, 65, 256, dtype, prior_estimate=estimate, prior_shrinkage=True)
+    forms: list[dict[str, bool]] = [{}, {"prior_shrinkage": True}, {"prior_cap": True}]
+    for estimate, form in itertools.product(("likelihood", "posterior", "nearest"), forms):
+        launches, others = dry_step(36, 65, 256, dtype, prior_estimate=estimate, **form)
         assert [launch.name for launch in launches] == LAUNCHES
         assert others == []
 
@@ -107,7 +109,7 @@ def toy(backend: Backend, steps: int = 20, **options: Any) -> tuple[list[float],
     target = centres[torch.randint(0, 5, (40,), generator=draw)] + torch.randn(40, 12, generator=draw)
     with torch.no_grad():
         features = network(target)
-        get.initialise(features, head(features).argmax(1), head.weight)
+        get.initialise(features, head(features).argmax(1), head.weight, source_means=network(centres))
     get.start_epoch()
     optimizer = torch.optim.SGD([*network.parameters(), *head.parameters(), get.mu_f], lr=0.05, momentum=0.9)
     losses = []
@@ -124,8 +126,8 @@ def toy(backend: Backend, steps: int = 20, **options: Any) -> tuple[list[float],
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"prior_estimate": "nearest", "prior_shrinkage": True, "prototype_labels": "y_M"}],
-    ids=["default", "nearest-y_M"],
+    [{}, {"prior_cap": False, "prior_shrinkage": True, "prototype_labels": "y_M"}],
+    ids=["default", "shrunk-y_M"],
 )
 def test_get_follows_the_reference(options: dict[str, Any]) -> None:
     expected, reference_memory = toy("reference", **options)

@@ -17,8 +17,9 @@ from torch import Tensor
 import fastget.kernels as kernels
 from fastget import reference
 from fastget.kernels.equations.cross_entropy import _cross_entropy_op
-from fastget.kernels.equations.labels import _mix_op, _shrink_op, _structure_op
-from fastget.kernels.equations.posterior import _nearest_op, _posterior_op
+from fastget.kernels.equations.labels import _cap_op, _mix_op, _shrink_op, _structure_op
+from fastget.kernels.equations.nearest import _histogram_op, _votes_op
+from fastget.kernels.equations.posterior import _posterior_op
 from fastget.kernels.equations.prototypes import _class_sums_op
 from fastget.kernels.equations.rebalance import _rebalance_op
 from fastget.kernels.expectation import _expectation
@@ -163,11 +164,13 @@ def operators() -> list[tuple[str, Any, tuple[Any, ...]]]:
         ("class_sums", _class_sums_op, (x.features, x.labels, 5)),
         ("posterior", _posterior_op, (f, g, prior, 0.2)),
         ("soft_cross_entropy", _cross_entropy_op, (f, g, prior, torch.rand(4, 5), 0.2)),
-        ("nearest_histogram", _nearest_op, (x.features, x.mu)),
+        ("nearest_histogram", _histogram_op, (x.features, x.mu)),
+        ("agreeing_votes", _votes_op, (x.features, x.mu, x.mu_g)),
         ("rebalance", _rebalance_op, (P, None)),
         ("mixed_labels", _mix_op, (P, x.labels, 0.3)),
         ("structure_loss", _structure_op, (P.detach(), P.detach())),
         ("shrink_prior", _shrink_op, (x.pi,)),
+        ("cap_prior", _cap_op, (x.pi,)),
     ]
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import fastget
 from fastget import reference as R
+from fastget.methods.settings import Get
 
 C, D = 4, 6
 
@@ -16,8 +17,11 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+PLAIN = Get.presets["0.1"]  # pi as Eq. (3) prints it: no source means
+
+
 def started(**options: Any) -> fastget.GeT:
-    get = fastget.GeT(num_classes=C, feature_dim=D, **options)
+    get = fastget.GeT(num_classes=C, feature_dim=D, **{**PLAIN, **options})
     get.initialise(random(40, D), torch.arange(40) % C, random(C, D, seed=1))
     return get
 
@@ -25,7 +29,7 @@ def started(**options: Any) -> fastget.GeT:
 def test_the_documented_loop() -> None:
     classifier = nn.Linear(D, C)
     get = fastget.GeT(num_classes=C, feature_dim=D)
-    get.initialise(random(40, D), torch.arange(40) % C, classifier.weight)
+    get.initialise(random(40, D), torch.arange(40) % C, classifier.weight, source_means=random(C, D, seed=2))
     get.start_epoch()
     features = random(9, D).requires_grad_()
     logits = classifier(features)
@@ -73,27 +77,80 @@ def test_prototype_labels_y_M_moves_the_classes_of_y_M() -> None:
 def test_start_of_mu() -> None:
     get = fastget.GeT(C, D)
     f, predicted, W = random(20, D), torch.arange(20) % 3, random(C, D, seed=1)
-    get.initialise(f, predicted, W)
+    get.initialise(f, predicted, W, random(C, D, seed=2))
     for c in range(3):
         torch.testing.assert_close(get.mu[c], f[predicted == c].mean(0))
     torch.testing.assert_close(get.mu[3], W[3] / W[3].norm() * f.norm(dim=1).mean())
     assert torch.equal(get.mu_f, get.mu)
 
 
-@pytest.mark.parametrize("estimate", ["likelihood", "nearest"])
-def test_start_in_chunks_is_the_start_at_once(estimate: Any) -> None:
-    f, predicted, W = random(50, D), torch.arange(50) % C, random(C, D, seed=1)
-    whole, lists, calls = (fastget.GeT(C, D, prior_estimate=estimate) for _ in range(3))
-    whole.initialise(f, predicted, W)
-    lists.initialise(f.split(7), predicted.split(7), W)
+@pytest.mark.parametrize(
+    ("estimate", "start"), [("likelihood", "estimate"), ("nearest", "estimate"), ("nearest", "agreement")]
+)
+def test_start_in_chunks_is_the_start_at_once(estimate: Any, start: Any) -> None:
+    f, predicted, W, means = random(50, D), torch.arange(50) % C, random(C, D, seed=1), random(C, D, seed=2)
+    whole, lists, calls = (fastget.GeT(C, D, prior_estimate=estimate, prior_start=start) for _ in range(3))
+    whole.initialise(f, predicted, W, means)
+    lists.initialise(f.split(7), predicted.split(7), W, means)
     for chunk, p in zip(f.split(20), predicted.split(20), strict=True):
-        calls.initialise(chunk, p, W)
+        calls.initialise(chunk, p, W, means)
     for other in (lists, calls):
         assert torch.equal(whole.mu, other.mu)
         torch.testing.assert_close(whole.pi, other.pi)
-    if estimate == "nearest":
-        expected = R.nearest_histogram(f, whole.mu).clamp_min(1e-4)
-        torch.testing.assert_close(whole.pi, expected)
+    votes = R.agreeing_votes(f, whole.mu, means)
+    expected = votes / votes.sum() if start == "agreement" else R.nearest_histogram(f, whole.mu)
+    torch.testing.assert_close(
+        whole.pi, torch.full((C,), 1 / C) if estimate == "likelihood" else expected.clamp_min(1e-4)
+    )
+
+
+def test_no_image_agrees() -> None:
+    """Then nothing is known: 1/C."""
+    get, mu = fastget.GeT(2, 2), torch.eye(2)
+    get.initialise(mu, torch.arange(2), mu, source_means=mu.flip(0))
+    assert get.pi.tolist() == [0.5, 0.5]
+
+
+def test_the_start_by_agreement_needs_the_source_means() -> None:
+    get, f, W = fastget.GeT(C, D), random(8, D), random(C, D)
+    y = torch.zeros(8, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"needs the source's class means: pass source_means=\(C, D\)"):
+        get.initialise(f, y, W)
+    with pytest.raises(
+        ValueError, match=r"source_means must be floating point, shape \(4, 6\).*got torch.float32 \(3, 6\)"
+    ):
+        get.initialise(f, y, W, random(3, D))
+    bad = random(C, D)
+    bad[2] = torch.nan
+    with pytest.raises(ValueError, match=r"not finite in classes \[2\]: a class without a source image"):
+        get.initialise(f, y, W, bad)
+
+
+def test_an_absent_class_loses_its_prior() -> None:
+    """A Gaussian mixture in which the target lacks classes, and the source does not. Its images' share is nearly found,
+    an absent class has under a tenth of its fair share; with all classes the posterior's prior stays uniform."""
+    classes, width = 12, 16
+    draw = torch.Generator().manual_seed(4)
+    centres = 3 * torch.randn(classes, width, generator=draw)
+    for present in (torch.arange(5), torch.arange(classes)):
+        y = present[torch.randint(0, len(present), (600,), generator=draw)]
+        f = centres[y] + 0.4 + torch.randn(600, width, generator=draw)  # moved, as another domain is
+        get = fastget.GeT(classes, width)
+        predicted = (f @ centres.T).argmax(1)
+        predicted[torch.randperm(600, generator=draw)[:90]] = torch.randint(
+            0, classes, (90,), generator=draw
+        )  # wrong ones
+        get.initialise(f, predicted, centres, source_means=centres)
+        for _ in range(150):
+            rows = torch.randint(0, 600, (36,), generator=draw)
+            get.update(f[rows], get(f[rows], centres, labels=predicted[rows]))
+        truth = torch.bincount(y, minlength=classes) / 600
+        assert 0.5 * (get.pi - truth).abs().sum() < 0.1
+        absent = torch.ones(classes, dtype=torch.bool)
+        absent[present] = False
+        assert (get.pi[absent] < 0.1 / classes).all()
+        if len(present) == classes:
+            assert (R.cap_prior(get.pi) * classes - 1).abs().max() < 0.02
 
 
 def test_initialise_after_a_step_starts_anew() -> None:
@@ -230,7 +287,7 @@ def test_wrong_labels_and_types() -> None:
     with pytest.raises(ValueError, match="1 chunks of features and 2"):
         get.initialise([f], [f, f], W)
     with pytest.raises(ValueError, match="at least one target feature"):
-        fastget.GeT(C, D).initialise([], [], W)
+        fastget.GeT(C, D, **PLAIN).initialise([], [], W)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +300,7 @@ def test_wrong_labels_and_types() -> None:
         ({"prior_estimate": "mean"}, "prior_estimate must be"),
         ({"prototype_labels": "x"}, "prototype_labels must be"),
         ({"mix": False, "kl_f": False}, "mix=False"),
+        ({"prior_shrinkage": True, "prior_cap": True}, "prior_shrinkage and prior_cap each"),
         ({"backend": "cuda"}, "backend must be"),
     ],
 )

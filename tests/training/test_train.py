@@ -230,7 +230,7 @@ def test_linear_ramp_starts_at_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"get.prior_estimate": "nearest", "get.prior_shrinkage": "true"}, {"get.prototype_labels": "y_M"}]
+    "options", [{"get.prior_cap": "false", "get.prior_shrinkage": "true"}, {"get.prototype_labels": "y_M"}]
 )
 def test_extensions_train(options: dict[str, Any]) -> None:
     config = fastget.make_config({**TINY, **options, "train.out": "e"})

@@ -28,7 +28,8 @@ class GetMethod(Method):
 
     def start(self, whole: Whole) -> None:
         predictions = torch.split(whole.logits.argmax(1), [len(f) for f in whole.features])
-        self.get.initialise(whole.features, predictions, whole.classifier.weight)
+        means = whole.source_means if self.config.prior_start == "agreement" else None
+        self.get.initialise(whole.features, predictions, whole.classifier.weight, means)
 
     def start_epoch(self, whole: Whole) -> None:
         self.get.start_epoch()

@@ -1,7 +1,7 @@
 """GeT as a module for anyone's training loop: the memory (pi, mu, mu_f) and one step's E, C, M and update.
 
     get = fastget.GeT(num_classes=65, feature_dim=256)
-    get.initialise(features, predictions, classifier.weight)    # once, after warm-up
+    get.initialise(features, predictions, classifier.weight, source_means)    # once, after warm-up
     get.start_epoch()                                           # mu_f <- mu
     out = get(target_features, classifier.weight, labels=logits.argmax(1))
     (source_loss + out.loss).backward()
@@ -64,6 +64,8 @@ class GeT(nn.Module):
     gamma_pi: float
     gamma_Q: float
     prior_estimate: Literal["likelihood", "posterior", "nearest"]
+    prior_start: Literal["estimate", "agreement"]
+    prior_cap: bool
     prior_shrinkage: bool
     prototype_labels: Literal["head", "y_M"]
     kl_g: bool
@@ -108,14 +110,19 @@ class GeT(nn.Module):
         features: Tensor | Iterable[Tensor],  # (N, D): the whole target set, or chunks of it
         predictions: Tensor | Iterable[Tensor],  # (N,) int64 classes that the network predicts
         classifier_weight: Tensor,  # (C, D)
+        source_means: Tensor | None = None,  # (C, D): each class's mean feature in the source, which (3') needs
     ) -> None:
         """mu_c <- the mean feature of the images predicted as c; a class that nobody predicts takes W_c, scaled to
-        the mean feature norm. With prior_estimate="nearest" pi starts as Eq. (3*)'s histogram over the whole target.
+        the mean feature norm. pi starts by Eq. (3'), with prior_start="estimate" at 1/C, or, where the estimate is
+        "nearest", as Eq. (3*)'s histogram over the whole target.
 
         Chunks may come as lists in one call, or in several calls before the first step: the result is the same.
+        Under torch.distributed each rank gives its share of the target, and all the same source_means.
         """
         weight = self._check_weight(classifier_weight)
-        start = self._start or Start(self.num_classes, self.feature_dim, keep=self.prior_estimate == "nearest")
+        self._check_source_means(source_means)
+        counted = self.prior_start == "agreement" or self.prior_estimate == "nearest"
+        start = self._start or Start(self.num_classes, self.feature_dim, keep=counted)
         feature_chunks = [features] if isinstance(features, Tensor) else list(features)
         prediction_chunks = [predictions] if isinstance(predictions, Tensor) else list(predictions)
         if len(feature_chunks) != len(prediction_chunks):
@@ -138,13 +145,24 @@ class GeT(nn.Module):
         means = sums / counts.clamp_min(1)[:, None]
         self.mu.copy_(torch.where(counts[:, None] > 0, means, fallback))
         self.mu_f.copy_(self.mu)
-        if self.prior_estimate == "nearest":
-            nearest = torch.zeros(self.num_classes, device=totals.device)
-            for chunk in start.chunks:
-                nearest += reference.nearest_histogram(chunk, self.mu.to(chunk.device)).to(nearest) * len(chunk)
-            share = self._all_reduce(nearest) / rows.float()
-            self.pi.copy_(reference.update_prior(self.pi.to(share.device), share, 1.0, self._floor))
+        if counted:
+            self._start_prior(start.chunks, rows, source_means if self.prior_start == "agreement" else None)
         self._ready = True
+
+    def _start_prior(self, chunks: list[Tensor], rows: Tensor, source_means: Tensor | None) -> None:
+        """pi <- each class's share of the votes of Eq. (3'), 1/C if no image votes; without source means the histogram
+        of Eq. (3*)."""
+        votes = torch.zeros(self.num_classes, device=rows.device)
+        for chunk in chunks:
+            ops, mu = choose_backend(self.backend, chunk.device), self.mu.to(chunk.device)
+            if source_means is not None:
+                votes += ops.agreeing_votes(chunk, mu, source_means.detach().to(chunk.device)).to(votes)
+            else:
+                votes += ops.nearest_histogram(chunk, mu).to(votes) * len(chunk)
+        self._all_reduce(votes)
+        voters = rows.float() if source_means is None else votes.sum()
+        share = torch.where(voters > 0, votes / voters, 1 / self.num_classes)
+        self.pi.copy_(reference.update_prior(self.pi.to(share.device), share, 1.0, self._floor))
 
     @torch.no_grad()
     def start_epoch(self) -> None:
@@ -175,7 +193,7 @@ class GeT(nn.Module):
         with torch.autocast(features.device.type, enabled=False):
             e = ops.expectation(
                 features, self.mu, classifier_weight, self.mu_f, self.pi, self.tau,
-                prior_estimate=self.prior_estimate, prior_shrinkage=self.prior_shrinkage,
+                prior_estimate=self.prior_estimate, prior_shrinkage=self.prior_shrinkage, prior_cap=self.prior_cap,
                 use_y_M=self.prototype_labels == "y_M",
                 labels=labels if self.prototype_labels == "head" else None,
             )  # fmt: skip
@@ -190,6 +208,7 @@ class GeT(nn.Module):
         self._check_started()
         ops = choose_backend(self.backend, features.device)
         pi = ops.shrink_prior(self.pi) if self.prior_shrinkage else self.pi
+        pi = ops.cap_prior(pi) if self.prior_cap else pi  # one of the two at most
         with torch.autocast(features.device.type, enabled=False):
             return reference.first_argmax(ops.posterior(features, self.mu, pi.log(), self.tau))
 
@@ -281,6 +300,27 @@ class GeT(nn.Module):
                 f"got {tuple(weight.shape)}: build GeT with the classifier's num_classes and feature_dim"
             )
         return weight
+
+    def _check_source_means(self, means: Tensor | None) -> None:
+        if means is None:
+            if self.prior_start == "agreement":
+                raise ValueError(
+                    "prior_start='agreement' needs the source's class means: pass source_means=(C, D), each class's "
+                    "mean feature in the source, or build GeT with prior_start='estimate'"
+                )
+            return
+        expected = (self.num_classes, self.feature_dim)
+        if tuple(means.shape) != expected or not means.is_floating_point():
+            raise ValueError(
+                f"source_means must be floating point, shape {expected} (classes, feature width), "
+                f"got {means.dtype} {tuple(means.shape)}"
+            )
+        if not bool(torch.isfinite(means).all()):
+            bad = (~torch.isfinite(means).all(1)).nonzero().flatten().tolist()
+            raise ValueError(
+                f"source_means are not finite in classes {bad[:8]}{' ...' if len(bad) > 8 else ''}: a class without a "
+                "source image has no mean; give it zeros, which no image is nearest to"
+            )
 
     def _check_labels(self, name: str, labels: Tensor, rows: int, in_range: bool) -> None:
         if labels.ndim != 1 or len(labels) != rows or labels.is_floating_point() or labels.dtype == torch.bool:

@@ -41,6 +41,20 @@ def test_shrink_prior_matches_reference(C: int) -> None:
         assert error(found, reference.shrink_prior(pi.double())) < 1e-6
 
 
+@pytest.mark.parametrize("C", [2, 65, 1500])
+def test_cap_prior_matches_reference(C: int) -> None:
+    skewed, one = (torch.rand(C) ** 6).clamp_min(1e-8), torch.zeros(C)
+    one[C // 2] = 1
+    for pi in (torch.full((C,), 1 / C), skewed, one):
+        pi = pi / pi.sum()
+        with nan_filled():
+            found = kernels.cap_prior(pi)
+        wanted = reference.cap_prior(pi.double())
+        assert relative(found, wanted) < 2e-6
+        assert error(found.log(), wanted.log()) < 5e-6
+    assert kernels.cap_prior(torch.tensor([0.5, float("nan")])).isnan().all()
+
+
 def test_strided_inputs() -> None:
     P, Q = posteriors(6, 8), posteriors(7, 8)[:6]
     y = torch.randint(0, 8, (6, 2))
@@ -54,6 +68,8 @@ def test_no_silent_loss_of_a_gradient() -> None:
         kernels.structure_loss(torch.ones(2, 3, requires_grad=True), torch.ones(2, 3))
     with pytest.raises(ValueError, match="no gradient"):
         kernels.shrink_prior(torch.ones(3, requires_grad=True))
+    with pytest.raises(ValueError, match="no gradient"):
+        kernels.cap_prior(torch.ones(3, requires_grad=True))
 
 
 def test_addresses_and_order() -> None:
@@ -62,6 +78,7 @@ def test_addresses_and_order() -> None:
         (kernels.mixed_labels(Q, y, 0.5) * weight).sum().backward()
         kernels.structure_loss(Q.detach(), Q.detach())
         kernels.shrink_prior(Q[0].detach().contiguous())
+        kernels.cap_prior(Q[0].detach().contiguous())
     P = Q.detach()
     assert_order_free(
         lambda: (kernels.mixed_labels(P, y, 0.5), kernels.structure_loss(P, P), kernels.shrink_prior(P[0]))

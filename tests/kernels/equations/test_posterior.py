@@ -153,6 +153,15 @@ def test_nearest_histogram_matches_reference() -> None:
     assert kernels.nearest_histogram(torch.randn(5, 3), tied).tolist() == [1.0] + [0.0] * 39
 
 
+@pytest.mark.parametrize("shape", [(1, 2, 3), (37, 67, 33), (300, 5, 8)], ids=str)
+def test_agreeing_votes_match_reference(shape: tuple[int, int, int]) -> None:
+    x = batch(*shape)
+    with nan_filled():
+        found = kernels.agreeing_votes(x.features, x.mu, x.mu_g)
+    assert torch.equal(found.double(), reference.agreeing_votes(x.features.double(), x.mu.double(), x.mu_g.double()))
+    assert kernels.agreeing_votes(x.features, x.mu, x.mu).sum() == shape[0]
+
+
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(B=st.integers(1, 30), C=st.integers(2, 70), D=st.integers(1, 70), tau=st.floats(0.01, 1), seed=st.integers(0, 9))
 def test_drawn_shapes(B: int, C: int, D: int, tau: float, seed: int) -> None:

@@ -1,0 +1,92 @@
+"""The prior that the posteriors of Eq. (2) take: pi itself, or what Eqs. (2*) and (2') make of it.
+
+Device functions, inlined: a tile of classes needs sums over all of them, which each program makes again from (C,).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# what stands for pi in a posterior
+AS_IT_IS = tl.constexpr(0)
+SHRUNK = tl.constexpr(1)  # Eq. (2*)
+CAPPED = tl.constexpr(2)  # Eq. (2')
+CAP_FLOOR = tl.constexpr(1e-3)  # of a class's fair share 1 / C
+
+
+@triton.jit
+def spread(pi, C, BLOCK_C: tl.constexpr):
+    """exp(H(pi)) / C, 1 for a uniform pi, and sum_c pi_c^2."""
+    entropy = tl.zeros((BLOCK_C,), tl.float32)
+    square = tl.zeros((BLOCK_C,), tl.float32)
+    for c0 in range(0, C, BLOCK_C):
+        c = c0 + tl.arange(0, BLOCK_C)
+        p = tl.load(pi + c, mask=c < C, other=1.0).to(tl.float32)
+        entropy -= tl.where(p > 0, p * tl.log(tl.where(p > 0, p, 1.0)), 0.0)
+        square += tl.where(c < C, p * p, 0.0)
+    return tl.exp(tl.sum(entropy, 0)) / C, tl.sum(square, 0)
+
+
+@triton.jit
+def shrunk(pi, log_pi, C, BLOCK_C: tl.constexpr):
+    """Eq. (2*): beta log pi - log sum pi^beta, beta = 1 - exp(H(pi)) / C."""
+    even, _ = spread(pi, C, BLOCK_C)
+    beta = 1.0 - even
+    powers = tl.zeros((BLOCK_C,), tl.float32)
+    for c0 in range(0, C, BLOCK_C):
+        c = c0 + tl.arange(0, BLOCK_C)
+        p = tl.load(pi + c, mask=c < C, other=1.0).to(tl.float32)
+        powers += tl.where(c < C, tl.exp(beta * tl.log(p)), 0.0)
+    return beta * log_pi - tl.log(tl.sum(powers, 0))
+
+
+@triton.jit
+def discounted(p, square, beta):
+    """min(1, 2 p / square)^beta: 0 for a p of 0, and NaN stays NaN."""
+    ratio = 2.0 * p / square
+    ratio = tl.where(ratio > 1.0, 1.0, ratio)
+    return tl.where(ratio == 0.0, 0.0, tl.exp(beta * tl.log(tl.where(ratio == 0.0, 1.0, ratio))))
+
+
+@triton.jit
+def floored(share, floor):
+    """max(share, floor), and NaN stays NaN."""
+    return tl.where(share < floor, floor, share)
+
+
+@triton.jit
+def capped(pi, tile, C, BLOCK_C: tl.constexpr):
+    """Eq. (2') of one tile of pi: log of u / sum u, floored, renormalised; u = min(1, 2 pi / sum pi^2)^beta."""
+    even, square = spread(pi, C, BLOCK_C)
+    beta = 4.0 * tl.maximum(1.0 - even, 0.0)
+    floor = CAP_FLOOR / C
+    total = tl.zeros((BLOCK_C,), tl.float32)
+    for c0 in range(0, C, BLOCK_C):
+        c = c0 + tl.arange(0, BLOCK_C)
+        p = tl.load(pi + c, mask=c < C, other=1.0).to(tl.float32)
+        total += tl.where(c < C, discounted(p, square, beta), 0.0)
+    whole = tl.sum(total, 0)
+    total = tl.zeros((BLOCK_C,), tl.float32)
+    for c0 in range(0, C, BLOCK_C):
+        c = c0 + tl.arange(0, BLOCK_C)
+        p = tl.load(pi + c, mask=c < C, other=1.0).to(tl.float32)
+        total += tl.where(c < C, floored(discounted(p, square, beta) / whole, floor), 0.0)
+    share = floored(discounted(tile, square, beta) / whole, floor)
+    return tl.log(share / tl.sum(total, 0))
+
+
+@triton.jit
+def log_prior_tile(prior, classes, held, C, form, IS_LOG: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The log prior of one tile of classes: log pi, or what `form` puts in its place."""
+    log_pi = tl.zeros((BLOCK_C,), tl.float32)
+    if prior is not None:
+        log_pi = tl.load(prior + classes, mask=held, other=1.0).to(tl.float32)
+        if not IS_LOG:
+            pi = log_pi
+            log_pi = tl.log(pi)
+            if form == SHRUNK:
+                log_pi = shrunk(prior, log_pi, C, BLOCK_C)
+            if form == CAPPED:
+                log_pi = capped(prior, pi, C, BLOCK_C)
+    return log_pi
