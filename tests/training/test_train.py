@@ -99,12 +99,14 @@ class Beside:
     def check_forward(self, get: GeT, features: Tensor, weight: Tensor, labels: Tensor) -> Output:
         out = self.forward(get, features, weight, labels)
         f, mu, w, mu_f, pi = (t.detach().double() for t in (features, get.mu, weight, get.mu_f, get.pi))
-        P = reference.posterior(f, mu, pi.log(), get.tau)
+        P = reference.posterior(f, mu, reference.cap_prior(pi).log(), get.tau)
         chosen = P.gather(1, out.y_M[:, None])[:, 0]
         assert (chosen >= P.amax(1) - 1e-5).all()  # the likeliest, or one as likely
         f.requires_grad_()
         self.mu_f = mu_f.requires_grad_()
-        self.e = reference.expectation(f, mu, w, self.mu_f, pi, get.tau, labels=labels)
+        self.e = reference.expectation(
+            f, mu, w, self.mu_f, pi, get.tau, prior_estimate=get.prior_estimate, prior_cap=True, labels=labels
+        )
         exact = reference.objective(self.e._replace(y_M=out.y_M), get.gamma_Q, get.gamma_Q)
         for name in exact._fields:
             assert getattr(out, name).item() == pytest.approx(getattr(exact, name).item(), rel=1e-5), (self.steps, name)
@@ -115,7 +117,7 @@ class Beside:
     def check_update(self, get: GeT, *args: Any, **kwargs: Any) -> None:
         self.close(get.mu_f.grad, self.mu_f.grad)
         mu, pi, health = get.mu.double(), get.pi.double(), get.health.clone()
-        reference.update_memory_(mu, pi, health, self.e, get.gamma_mu, get.gamma_pi)
+        reference.update_memory_(mu, pi, health, self.e, get.gamma_mu, get.gamma_pi, floor=get._floor)
         self.update(get, *args, **kwargs)
         self.close(get.mu, mu)
         self.close(get.pi, pi)
