@@ -57,7 +57,8 @@ def show_classes(console: Console, found: Classes, what: str, rows: int = ROWS) 
     title = f"{printable(what)}, by the predictions for {found.images:,} images"
     words = []
     if rows:
-        console.print(_table(found, title, rows))
+        console.print(Text(title), soft_wrap=True)
+        console.print(_table(found, rows))
         if rest := found.largest()[rows:]:
             words.append(f"{_classes(len(rest), 'other ')}: {percent(float(found.share[rest].sum()))}")
     absent = [printable(name) for name, gone in zip(found.names, found.absent.tolist(), strict=True) if gone]
@@ -72,8 +73,8 @@ def _classes(number: int, kind: str = "") -> str:
     return f"{number:,} {kind}{'class' if number == 1 else 'classes'}"
 
 
-def _table(found: Classes, title: str, rows: int) -> Table:
-    table = Table(title=Text(title), title_justify="left")
+def _table(found: Classes, rows: int) -> Table:
+    table = Table()
     table.add_column("class")
     for name in ("share", *(["interval"] if found.low is not None else []), "images"):
         table.add_column(name, justify="right")
