@@ -8,6 +8,7 @@ import csv
 import io
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -68,10 +69,12 @@ def run(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
     try:
         with _output(args.out) as stream:
-            bad = _write(stream, _counted(rows, len(files), console, stream.isatty()), top_k)
+            labels = _write(stream, _counted(rows, len(files), console, stream.isatty()), top_k)
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    bad = len(files) - labels.total()
+    _show(console, predictor, labels)
     _tell(console, predictor, len(files), bad, args.out)
     return 1 if bad else 0
 
@@ -132,17 +135,17 @@ def header(top_k: int) -> list[str]:
     return ["path", "label", "confidence", *tops, "error"]
 
 
-def _write(stream: TextIO, rows: Iterable[Prediction], top_k: int) -> int:
-    """How many rows have an error."""
+def _write(stream: TextIO, rows: Iterable[Prediction], top_k: int) -> Counter[str]:
+    """How many images have each label: those with an error have none."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(header(top_k))
-    bad = 0
+    labels: Counter[str] = Counter()
     for row in rows:
         tops = [cell for name, share in row.top for cell in (name, f"{share:.6f}")] or [""] * (2 * top_k)
         sure = "" if row.confidence is None else f"{row.confidence:.6f}"
         writer.writerow([row.path, row.label, sure, *tops, row.error])
-        bad += bool(row.error)
-    return bad
+        labels.update([] if row.error else [row.label])
+    return labels
 
 
 @contextlib.contextmanager
@@ -170,6 +173,18 @@ def _counted(rows: Iterator[Prediction], total: int, console: Console, shown: bo
         for row in rows:
             yield row
             advance(1)
+
+
+def _show(console: Console, predictor: Predictor, labels: Counter[str]) -> None:
+    """What is in these images, in short."""
+    import numpy as np
+
+    from fastget.evaluation.classes import count
+    from fastget.runs.sinks.classes import show_classes
+
+    if labels.total() > 1:
+        predicted = np.array([labels[name] for name in predictor.classes], dtype=np.int64)
+        show_classes(console, count(predictor.classes, predicted), "what is in these images")
 
 
 def _tell(console: Console, predictor: Predictor, total: int, bad: int, out: Path | None) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +45,13 @@ def write_atomically(file: Path, content: bytes) -> None:
     """The name holds the old content or the new, never a part."""
     with made_whole(file) as making:
         making.write_bytes(content)
+
+
+def write_csv(file: Path, rows: Iterable[Iterable[object]]) -> None:
+    """The head is the first row. Names that are not UTF-8 pass through."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_atomically(file, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def _flush(path: Path) -> None:

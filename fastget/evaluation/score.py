@@ -35,6 +35,7 @@ class Evaluation:
     accuracy: float | None  # over images; None without labels
     mean_class_accuracy: float | None  # the mean over the classes that the list holds
     per_class: list[float | None]  # (C,) None for a class without images
+    mass: NDArray[np.float32]  # (C,) the sum of each class's probability over the images
     label_free: dict[str, float | None] = field(default_factory=dict)
     validation: Evaluation | None = None  # the same network on SSDA's validation list, where there is one
 
@@ -71,7 +72,7 @@ def assess(share: Inferred, ranks: Ranks) -> Evaluation:
     if not len(p):
         raise RuntimeError("none of the images to evaluate can be read any more: run `fastget data check`")
     label_free = criteria(float(sum(shares[4])) / len(p), sum(shares[5]) / len(p), torch.cat(shares[6]))
-    return score(i, p, c, y, P.shape[1], label_free)
+    return score(i, p, c, y, P.shape[1], label_free, sum(shares[5]))
 
 
 def score(
@@ -81,11 +82,13 @@ def score(
     labels: Tensor,  # (N,)
     num_classes: int,
     label_free: dict[str, float | None] | None = None,
+    mass: Tensor | None = None,  # (C,) summed probabilities; without them every prediction is taken as certain
 ) -> Evaluation:
     """Accuracy over images, and over classes, where the labels are known."""
     i, p, c, free = index.numpy(), predictions.numpy(), confidence.numpy(), label_free or {}
+    m = (torch.bincount(predictions, minlength=num_classes).float() if mass is None else mass).numpy()
     if bool((labels == UNLABELLED).any()):
-        return Evaluation(i, p, c, None, None, [None] * num_classes, free)
+        return Evaluation(i, p, c, None, None, [None] * num_classes, m, free)
     right = torch.bincount(labels[predictions == labels], minlength=num_classes).double()
     total = torch.bincount(labels, minlength=num_classes).double()
     held = total > 0
@@ -97,5 +100,6 @@ def score(
         accuracy=float(right.sum() / total.sum()),
         mean_class_accuracy=float((right[held] / total[held]).mean()),
         per_class=[value if there else None for value, there in zip(per_class, held.tolist(), strict=True)],
+        mass=m,
         label_free=free,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import json
 import os
 from collections.abc import Mapping
@@ -14,13 +13,15 @@ from typing import Any
 import torch
 import yaml
 
-from fastget.common.files import write_atomically
+from fastget.common.files import write_atomically, write_csv
 from fastget.config import Config
 from fastget.data.lists import ImageList
+from fastget.evaluation.classes import Classes
 from fastget.evaluation.score import Evaluation
 from fastget.runs.checkpoint import CheckpointFolder
 from fastget.runs.environment import environment
 from fastget.runs.sinks import jsonl
+from fastget.runs.sinks.classes import draw_classes, made_of, write_classes
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, read_summary
 
 METRICS, PREDICTIONS = "metrics.jsonl", "predictions.csv"
@@ -28,7 +29,7 @@ METRICS, PREDICTIONS = "metrics.jsonl", "predictions.csv"
 
 class RunFolder:
     """config.yaml, environment.json, split.json, metrics.jsonl, timing.jsonl, summary.json, predictions.csv,
-    checkpoints/."""
+    classes.csv, classes.png, checkpoints/."""
 
     def __init__(self, folder: Path, keep_checkpoints: int) -> None:
         self.folder = folder
@@ -70,18 +71,18 @@ class RunFolder:
         stored = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
         return stored if isinstance(stored, dict) else {}
 
-    def finish(self, summary: SeedSummary, target: ImageList, final: Evaluation) -> None:
-        """predictions.csv and summary.json, which marks the run as done."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["path", "label", "prediction", "confidence"])
+    def finish(self, summary: SeedSummary, target: ImageList, final: Evaluation, found: Classes) -> None:
+        """predictions.csv, classes.csv with its picture, and summary.json, which marks the run as done."""
+        rows = [["path", "label", "prediction", "confidence"]]
         for i, prediction, confidence in zip(
             final.index.tolist(), final.predictions.tolist(), final.confidence.tolist(), strict=True
         ):
             label = int(target.labels[i])
             truth = target.classes[label] if label >= 0 else ""
-            writer.writerow([target.paths[i], truth, target.classes[prediction], f"{confidence:.4f}"])
-        write_atomically(self.folder / PREDICTIONS, text.getvalue().encode())
+            rows.append([target.paths[i], truth, target.classes[prediction], f"{confidence:.4f}"])
+        write_csv(self.folder / PREDICTIONS, rows)
+        write_classes(self.folder / "classes.csv", found)
+        draw_classes(self.folder / "classes.png", found, made_of(target.name))
         write_json(self.folder / FILE, summary.to_dict())
 
 

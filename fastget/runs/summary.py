@@ -36,6 +36,7 @@ class Summary(Mapping[str, Any]):
     mean_class_accuracy: float | None
     source_only: dict[str, Any] | None  # the model at the end of the warm-up, before it adapts
     per_class_accuracy: dict[str, float | None]  # None: no image of that class
+    classes: dict[str, Any] | None = None  # what the target is made of, in short: the whole is classes.csv
     validation: dict[str, Any] | None = None  # the final model on SSDA's validation list, and its images
 
     def __getitem__(self, name: str) -> Any:
@@ -92,6 +93,11 @@ def over_seeds(parts: Sequence[SeedSummary]) -> SeedsSummary:
     if held_out:
         figures["validation"] = {name: _mean([h[name] for h in held_out]) for name in FIGURES}
         figures["validation"]["images"] = held_out[0]["images"]
+    made_of = [part.classes for part in parts if part.classes is not None]
+    if made_of:
+        figures["classes"] = made_of[0] | {
+            name: _mean([one[name] for one in made_of]) for name in ("probably_absent", "total_variation")
+        }
     figures["per_class_accuracy"] = {
         name: _mean([part.per_class_accuracy[name] for part in parts]) for name in first.per_class_accuracy
     }

@@ -6,14 +6,14 @@ mean, so that it tells how sure the mean is, not how unlike the tasks are.
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
+from fastget.common import files
 from fastget.common.files import write_atomically
+from fastget.common.text import safe_cell
 from fastget.config.combinations import title_of
 from fastget.data.datasets import DATA_SETS
 from fastget.studies.jobs import Job, Outcome
@@ -144,34 +144,21 @@ def title(job: Job) -> str:
 
 def write_csv(file: Path, outcomes: Sequence[Outcome]) -> None:
     """A row a job."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     fields = list(outcomes[0].job.point)
     free = list(dict.fromkeys(key for one in outcomes if one.summary and fields for key in one.summary.label_free))
-    writer.writerow([*fields, "method", "base", "recipe", "setting", "source", "target", "seed", *METRICS, *free,
-                     "steps", "seconds", "status", "reason"])  # fmt: skip
+    rows = [[*fields, "method", "base", "recipe", "setting", "source", "target", "seed", *METRICS, *free,
+             "steps", "seconds", "status", "reason"]]  # fmt: skip
     keys = ("method.name", "method.base", "method.recipe")
     for one in outcomes:
         job, found = one.job, one.summary
         figures = [None] * len(METRICS) if found is None else [found[metric] for metric in METRICS]
         figures += [None if found is None else found.label_free.get(key) for key in free]
-        writer.writerow(
-            [safe(part) for part in (*job.point.values(), *map(job.value, keys), job.setting,
+        rows.append(
+            [safe_cell(part) for part in (*job.point.values(), *map(job.value, keys), job.setting,
              job.value("data.source"), job.value("data.target"), job.seed, *figures,
              None if found is None else found.steps, one.seconds, one.status, one.reason)]
         )  # fmt: skip
-    write_atomically(file, text.getvalue().encode())
-
-
-def safe(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula gets an apostrophe before it."""
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
+    files.write_csv(file, rows)
 
 
 def write_lines(file: Path, lines: Sequence[str]) -> None:

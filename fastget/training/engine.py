@@ -18,6 +18,7 @@ from fastget.common.precision import choose_precision
 from fastget.common.ranks import Ranks
 from fastget.config import Config, changed
 from fastget.data.find import Domains
+from fastget.evaluation.classes import Classes, Tally, estimate, tally, with_latest
 from fastget.evaluation.infer import WholeTarget, infer
 from fastget.evaluation.score import Evaluation, assess, evaluate
 from fastget.loading.loader import Batch
@@ -76,6 +77,7 @@ class Engine:
         self.step = 0  # steps done
         self.started = False  # whether the method has: its first batch of the target was shown
         self.before_metrics: dict[str, Any] | None = None  # of the model at the end of the warm-up, once it is reached
+        self.tallies: list[Tally] = []  # of the last evaluations since then, or of all if it never comes
         self.totals: dict[str, Tensor] = {}  # losses since the last log, on the device
         self.counted = 0  # steps in them
 
@@ -154,6 +156,7 @@ class Engine:
         with self.timer.phase("evaluation"):
             whole = WholeTarget(self.network, self.loaders.evaluation, self.loaders.whole_source)
             if not self.started:
+                self.tallies = []  # the warm-up's say nothing of the adapted model
                 self.method.start(whole)
             self.method.start_epoch(whole)
             if not self.started and (whole.asked or self.plan.warmup_steps):
@@ -201,10 +204,16 @@ class Engine:
         """The current model on the target, and on SSDA's validation list where there is one."""
         with self.timer.phase("evaluation"):
             result = evaluate(self.network, self.loaders.evaluation, self.ranks)
+            self.tallies = with_latest(self.tallies, tally(self.step, result))
             if self.loaders.validation is None:
                 return result
             held_out = evaluate(self.network, self.loaders.validation, self.ranks)
             return dataclasses.replace(result, validation=held_out)
+
+    def classes(self, final: Evaluation) -> Classes:
+        """What the target is made of, by the final model, which was evaluated last."""
+        labels = self.target.labels[final.index] if self.target.labelled else None
+        return estimate(self.target.classes, self.tallies, labels)
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -221,6 +230,7 @@ class Engine:
             "before": self.before_metrics,
             "totals": {name: self.ranks.mean(total) for name, total in self.totals.items()},
             "counted": self.counted,
+            "tallies": [one._asdict() for one in self.tallies],
             "rng": torch.get_rng_state(),
             "config": self.config.to_dict(),
             "classes": list(self.target.classes),
@@ -242,6 +252,7 @@ class Engine:
             self.scaler.load_state_dict(state["scaler"])
             self.step, self.started, self.counted = state["step"], state["started"], state["counted"]
             self.before_metrics = state["before"]
+            self.tallies = [Tally(**one) for one in state.get("tallies", ())]  # earlier versions kept none
             self.totals = {name: total.to(self.device) for name, total in state["totals"].items()}
             torch.set_rng_state(state["rng"])
         except RuntimeError as error:  # other tensors than the network's

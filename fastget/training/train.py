@@ -18,10 +18,12 @@ from fastget.common.text import and_more
 from fastget.config import Config, make_config
 from fastget.config.combinations import title_of
 from fastget.data.find import Domains, load_domains
+from fastget.evaluation.classes import Classes
 from fastget.evaluation.score import Evaluation
 from fastget.methods import method_of
 from fastget.runs.checkpoint import FINAL
 from fastget.runs.folder import RunFolder, choose_folder, write_json
+from fastget.runs.sinks.classes import ROWS, made_of, show_classes
 from fastget.runs.sinks.display import Display, results_table
 from fastget.runs.sinks.tensorboard import Board
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, Summary, over_seeds
@@ -63,7 +65,7 @@ def train(
             for seed in seeds:
                 place = folder if len(seeds) == 1 else folder / f"seed-{seed}"
                 one = dataclasses.replace(config, train=dataclasses.replace(config.train, seeds=(seed,)))
-                done, stop = _run_seed(Job(one, seed, domains, device, ranks, place), console, quiet)
+                done, stop = _run_seed(Job(one, seed, domains, device, ranks, place, len(seeds) == 1), console, quiet)
                 summaries.append(done)
                 if stop is not None and len(summaries) < len(seeds):
                     raise Interrupted(stop, f"after seed {seed}, which is done")
@@ -111,6 +113,7 @@ class Job:
     device: torch.device
     ranks: Ranks
     folder: Path
+    alone: bool = True  # no other seed's run with it
 
 
 def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int | None]:
@@ -161,21 +164,25 @@ def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
     engine, run, ranks = loop.engine, loop.run, job.ranks
     try:
         final = loop.fit()
+        found = engine.classes(final)
+        loop.board.classes(engine.step, found, engine.target)
     finally:
         loop.board.close()
     if loop.profile is not None and ranks.main:
         loop.profile.report(loop.display.console, engine.method, ranks.world)
     final_state = engine.state()
     bad = [file for files in ranks.gather(loop.bad) for file in files]
-    summary = summarise(engine, final, bad)
+    summary = summarise(engine, final, found, bad)
     if ranks.main:
         run.checkpoints.save_as(FINAL, final_state)
-        run.finish(summary, engine.target, final)
+        run.finish(summary, engine.target, final, found)
+        if not loop.display.quiet:
+            show_classes(loop.display.console, found, made_of(engine.target.name), rows=ROWS if job.alone else 0)
     ranks.barrier()
     return summary, loop.stop_after
 
 
-def summarise(engine: Engine, final: Evaluation, bad: list[dict[str, Any]]) -> SeedSummary:
+def summarise(engine: Engine, final: Evaluation, found: Classes, bad: list[dict[str, Any]]) -> SeedSummary:
     """The summary of one seed: the final model, never a selected one."""
     config, domains = engine.config, engine.domains
     return SeedSummary(
@@ -195,6 +202,7 @@ def summarise(engine: Engine, final: Evaluation, bad: list[dict[str, Any]]) -> S
         accuracy=final.accuracy,
         mean_class_accuracy=final.mean_class_accuracy,
         label_free=final.label_free,
+        classes=found.summary(),
         validation=_validation(final),
         source_only=engine.before_metrics,
         per_class_accuracy=dict(zip(domains.target.classes, final.per_class, strict=True)),

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import fastget
 from fastget.commands.eval import evaluate_domain
 from fastget.commands.main import main
 from fastget.commands.predict import find_images
+from fastget.common.text import and_more
 from fastget.config import DataConfig
 from fastget.data.digits import digits_root
 from fastget.data.find import load_domains
@@ -61,6 +63,21 @@ def test_the_runs_own_predictions(
     evaluated = evaluate_domain(predictor, target, DIGITS, 256)
     assert np.abs(found - evaluated.confidence).max() < 1e-5
     assert not any(row["error"] for row in rows)
+
+
+def test_what_is_in_the_images(digits_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In short, on standard error; nothing to say of one image."""
+    folder = digits_root() / "handwritten" / "0"
+    assert predict(folder, run=digits_run) == 0
+    captured = capsys.readouterr()
+    labels = [row["label"] for row in read_csv(captured.out)]
+    assert f"what is in these images, by the predictions for {len(labels)} images" in captured.err
+    assert re.search(rf"│ 0 +│ +{100 * labels.count('0') / len(labels):.1f} % │ +{labels.count('0')} │", captured.err)
+    absent = [str(digit) for digit in range(10) if labels.count(str(digit)) < len(labels) / 100]
+    assert absent
+    assert f"probably absent, {len(absent)} of 10 classes: {and_more(absent)}" in captured.err
+    assert predict(folder / "0000.png", run=digits_run) == 0
+    assert "what is in" not in capsys.readouterr().err
 
 
 def test_top_k(digits_run: Path, target: ImageList, capsys: pytest.CaptureFixture[str]) -> None:

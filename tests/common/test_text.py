@@ -1,6 +1,6 @@
 """Words for messages."""
 
-from fastget.common.text import and_more, close_matches, nearest
+from fastget.common.text import and_more, close_matches, nearest, printable, safe_cell
 
 
 def test_and_more() -> None:
@@ -17,3 +17,17 @@ def test_nearest() -> None:
 
 def test_close_matches() -> None:
     assert close_matches("resnet5", ["vgg16", "resnet50", "resnet152"], most=3) == ["resnet50", "resnet152"]
+
+
+def test_a_spreadsheet_finds_no_formula() -> None:
+    for text in ("=1+1", "+x", "-rm", "@sum", "\t=1"):
+        assert safe_cell(text) == f"'{text}"
+    for harmless in ("get", "-0.5", "+3", 0.5, -2, None):
+        assert safe_cell(harmless) == harmless
+
+
+def test_a_name_is_printable() -> None:
+    assert printable("naïve 中文 [b]") == "naïve 中文 [b]"
+    assert printable("a\x1b[31m\nb\udc80") == "a\ufffd[31m\ufffdb\ufffd"
+    assert printable("x" * 41) == "x" * 39 + "…"
+    assert printable("x" * 40) == "x" * 40

@@ -63,7 +63,8 @@ def kill_and_resume(tmp_path: Path, loader: str, kills: int, steps: int) -> None
         assert all(torch.equal(one[part][name], other[part][name]) for name in one[part])
     for a, b in zip(one["optimizer"]["state"].values(), other["optimizer"]["state"].values(), strict=True):
         assert torch.equal(a["momentum_buffer"], b["momentum_buffer"])
-    assert (killed / "predictions.csv").read_bytes() == (tmp_path / "whole" / "predictions.csv").read_bytes()
+    for name in ("predictions.csv", "classes.csv"):
+        assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("loader", ["torchvision", "dali"])

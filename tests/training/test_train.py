@@ -32,7 +32,7 @@ def test_a_runs_folder(tmp_path: Path) -> None:
     assert result.folder.resolve() == folder
     assert {f.name for f in folder.iterdir()} == {
         "config.yaml", "environment.json", "split.json", "metrics.jsonl", "timing.jsonl", "summary.json",
-        "predictions.csv", "checkpoints",
+        "predictions.csv", "classes.csv", "classes.png", "checkpoints",
     }  # fmt: skip
     assert {f.name for f in (folder / "checkpoints").iterdir()} == {"step_00000008.pt", "step_00000012.pt", "final.pt"}
 

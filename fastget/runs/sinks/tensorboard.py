@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from fastget.data.lists import ImageList
+from fastget.evaluation.classes import Classes
 from fastget.evaluation.score import Evaluation
 from fastget.loading.loader import MEAN, STD, Loader
+from fastget.runs.sinks.classes import classes_figure, made_of
 
 SHOWN = 32  # images of a sample
 
@@ -67,6 +69,11 @@ class Board:
                 off = (shares - torch.from_numpy(target.counts() / len(target))).abs().sum() / 2
                 self._writer.add_scalar(f"{tag}/total variation from the labels (oracle)", off, step)
             self._writer.add_figure(f"{tag}/against the labels (oracle)", shares_figure(tag, shares, target), step)
+
+    def classes(self, step: int, found: Classes, target: ImageList) -> None:
+        """What the target is made of, at the end."""
+        if self.on:
+            self._writer.add_figure("classes", classes_figure(found, made_of(target.name)), step)
 
     def images(self, step: int, loaders: Mapping[str, Loader]) -> None:
         """A sample of what the network is shown at this step."""

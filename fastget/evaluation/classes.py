@@ -1,0 +1,136 @@
+"""What a target is made of: the share of every class in it, how sure that is, and the classes that are probably absent.
+
+The estimate is the histogram of the final model's predictions, for every method: of what was compared on real features
+it was nearest the truth (docs/classes.md). No label is needed; where there are labels, they tell how far off it is.
+
+Shapes: N images, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastget.evaluation.score import Evaluation
+
+ESTIMATE = "histogram of the final model's predictions"
+LAST = 5  # evaluations that the interval is over
+ABSENT = 0.1  # of the fair share 1 / C: a class that stays below it is probably absent
+Z = 1.959964  # 95 % of a normal distribution
+
+Shares = NDArray[np.float64]  # (C,)
+
+
+class Tally(NamedTuple):
+    """What an evaluation says of the classes, as plain values: a checkpoint holds the last few."""
+
+    step: int
+    predicted: list[int]  # (C,) images
+    sure: list[float]  # (C,) the sum of these images' confidences
+    mass: list[float]  # (C,) the sum of the class's probability over all images
+
+
+def tally(step: int, result: Evaluation) -> Tally:
+    """Of the model at this step."""
+    size = len(result.per_class)
+    predicted = np.bincount(result.predictions, minlength=size)
+    sure = np.bincount(result.predictions, weights=result.confidence, minlength=size)
+    return Tally(step, predicted.tolist(), sure.tolist(), result.mass.tolist())
+
+
+def with_latest(before: Sequence[Tally], new: Tally) -> list[Tally]:
+    """The last few; an evaluation that is made again, by a run that goes on at its last step, counts once."""
+    return [*(one for one in before if one.step < new.step), new][-LAST:]
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The estimate."""
+
+    names: tuple[str, ...]
+    predicted: NDArray[np.int64]  # (C,) images
+    absent: NDArray[np.bool_]  # (C,) probably
+    low: Shares | None = None  # None: of one look at the images, without the probabilities of all classes
+    high: Shares | None = None
+    truth: Shares | None = None  # None: no labels
+    evaluations: int = 1  # that the interval is over
+
+    @property
+    def images(self) -> int:
+        return int(self.predicted.sum())
+
+    @property
+    def share(self) -> Shares:
+        return np.asarray(self.predicted / max(1, self.images), dtype=np.float64)
+
+    @property
+    def total_variation(self) -> float | None:
+        """Half the sum of the differences to the true shares: the share of the images to move for them to agree."""
+        return None if self.truth is None else float(np.abs(self.share - self.truth).sum() / 2)
+
+    def largest(self) -> list[int]:
+        """Classes by their share, the largest first; as they stand where it is the same."""
+        return [int(i) for i in np.argsort(-self.predicted, kind="stable")]
+
+    def summary(self) -> dict[str, Any]:
+        """As summary.json has it."""
+        return {
+            "estimate": ESTIMATE,
+            "evaluations": self.evaluations,
+            "probably_absent": int(self.absent.sum()),
+            "total_variation": self.total_variation,
+        }
+
+
+def count(names: tuple[str, ...], predicted: NDArray[np.int64]) -> Classes:
+    """From predictions alone."""
+    return Classes(names, predicted, _absent([predicted]))
+
+
+def estimate(
+    names: tuple[str, ...],
+    tallies: Sequence[Tally],  # of the last evaluations, the final model's last
+    labels: NDArray[np.int64] | None = None,  # (N,) of the images that were evaluated
+) -> Classes:
+    """The final model's histogram; the interval holds what each of the last evaluations leaves open."""
+    predicted = [np.array(one.predicted, dtype=np.int64) for one in tallies]
+    lows, highs = zip(*map(_bounds, tallies), strict=True)
+    return Classes(
+        names,
+        predicted[-1],
+        _absent(predicted),
+        np.min(lows, axis=0),
+        np.max(highs, axis=0),
+        None if labels is None else np.bincount(labels, minlength=len(names)) / len(labels),
+        len(tallies),
+    )
+
+
+def _absent(predicted: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
+    """Fewer than a tenth of the fair share of the images at every evaluation: of few images, none."""
+    most = np.max([one / max(1, int(one.sum())) for one in predicted], axis=0)
+    return np.asarray(most < ABSENT / len(most))
+
+
+def _bounds(one: Tally) -> tuple[Shares, Shares]:
+    """Wilson's interval of the predicted share, for other images of the same kind; less the images that by their own
+    confidences are of other classes, more those of other predictions that by their probabilities are of this one."""
+    predicted, sure, mass = (np.array(part, dtype=np.float64) for part in one[1:])
+    images = predicted.sum()
+    low, high = wilson(predicted, images)
+    wrong, missed = np.maximum(predicted - sure, 0), np.maximum(mass - sure, 0)
+    return np.maximum(low - wrong / images, 0), np.minimum(high + missed / images, 1)
+
+
+def wilson(counts: Shares, images: float) -> tuple[Shares, Shares]:
+    """Wilson's score interval at 95 %: also of no image, or of all, it is an interval."""
+    share = counts / images
+    middle = share + Z**2 / (2 * images)
+    half = Z * np.sqrt(share * (1 - share) / images + Z**2 / (4 * images**2))
+    scale = 1 + Z**2 / images
+    # rounding must not exclude the share itself
+    return np.clip((middle - half) / scale, 0, share), np.clip((middle + half) / scale, share, 1)
