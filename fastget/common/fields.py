@@ -27,9 +27,10 @@ def opt(
     le: float | None = None,
     choices: Choices | None = None,  # of a text, where they are not known when the class is made
     free: bool = False,  # whether it may differ when a run goes on: the trajectory does not depend on it
+    before: Any = None,  # its value in runs of the versions that had no such field, where that is not the default
 ) -> Any:
     """A field with its meaning and its range."""
-    metadata = {"help": help, "ge": ge, "gt": gt, "le": le, "choices": choices, "free": free}
+    metadata = {"help": help, "ge": ge, "gt": gt, "le": le, "choices": choices, "free": free, "before": before}
     return dataclasses.field(default=default, metadata=metadata)
 
 

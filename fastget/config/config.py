@@ -44,11 +44,14 @@ class Config:
         self._fill("base", "base", bases.settings_of(self.method.base))
         for name, section in self.sections().items():
             fields.check(section, f"{name}.")
-        if self.data.crop > self.data.resize:
+        if self.data.crop and self.data.resize and self.data.crop > self.data.resize:
             raise ValueError(
                 f"data.crop ({self.data.crop}) must not exceed data.resize ({self.data.resize}): "
                 "a crop cannot be larger than the image"
             )
+        for name in ("mean", "std"):
+            if len(getattr(self.data, name) or (0, 0, 0)) != 3:
+                raise ValueError(f"data.{name} must be three numbers, one a channel, got {getattr(self.data, name)}")
         if self.optim.nesterov and self.optim.momentum == 0:
             raise ValueError("optim.nesterov needs a momentum above 0: set optim.nesterov=false or optim.momentum=0.9")
         methods.check_recipe(self.method.name, self.method.recipe)
@@ -130,13 +133,15 @@ def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
 
 def changed(stored: Mapping[str, Mapping[str, Any]], config: Config) -> list[str]:
     """In words, the fields in which a stored configuration leads elsewhere than this one. A field that was not there
-    when it was stored had its default."""
+    when it was stored had its default, or what the version before it did."""
     words = []
     mine = config.to_dict()
     for key, info, _ in walk(config):
         section, name = key.split(".")
         here = mine[section][name]
-        there = stored.get(section, {}).get(name, _plain(info.default))
-        if not info.metadata["free"] and here != there:
+        before = info.metadata["before"]
+        there = stored.get(section, {}).get(name, _plain(info.default if before is None else before))
+        unused = here is None and before is not None  # what features have had already
+        if not info.metadata["free"] and here != there and not unused:
             words.append(f"{key} ({there!r} there, {here!r} here)")
     return words

@@ -13,8 +13,9 @@ from fastget.common.errors import RunFailed
 from fastget.data.features import INDEX, Store, write_shard
 from fastget.data.find import load_domains
 from fastget.features import make
-from fastget.features.make import digest_of, make_features
+from fastget.features.make import make_features
 from fastget.networks.network import build_network
+from fastget.networks.record import digest_of
 from fastget.training.engine import Engine
 from tests.common.test_ranks import start
 from tests.pictures import write_domains
