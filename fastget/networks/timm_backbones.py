@@ -99,8 +99,8 @@ def _refuse_cut_patches(model: nn.Module, name: str, side: int) -> None:
     if isinstance(patch, tuple) and side % patch[0]:
         near = max(1, round(side / patch[0])) * patch[0]
         raise ValueError(
-            f"network.name={name} cuts images into patches of {patch[0]} pixels, and data.crop={side} is no multiple of "
-            f"that: use data.crop={near}, or leave data.resize and data.crop to the backbone (--set data.resize=none "
+            f"network.name={name} cuts images into patches of {patch[0]} pixels, and data.crop={side} is no multiple "
+            f"of that: use data.crop={near}, or leave both sizes to the backbone (--set data.resize=none "
             "data.crop=none)"
         )
 
