@@ -26,7 +26,7 @@ def _refuse_unknown(name: str) -> None:
     if name not in names:
         close = close_matches(name, [*names, "small"], most=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "see torchvision.models.list_models()"
-        raise ValueError(f"unknown network.name {name!r}: {hint}; timm's models are named timm/NAME")
+        raise ValueError(f"unknown network.name {name!r}: {hint} (timm's models are timm/NAME)")
 
 
 def torchvision_members(name: str) -> list[str]:

@@ -94,12 +94,16 @@ def timm_backbone(name: str, pretrained: bool, side: int) -> tuple[nn.Module, in
 
 
 def _refuse_cut_patches(model: nn.Module, name: str, side: int) -> None:
-    """A transformer would leave out the pixels at the edge that fill no patch."""
-    patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
-    if isinstance(patch, tuple) and side % patch[0]:
-        near = max(1, round(side / patch[0])) * patch[0]
+    """A transformer would leave out the pixels at the edge that fill no patch, unless it pads them."""
+    embed = getattr(model, "patch_embed", None)
+    cut = getattr(embed, "proj", None)
+    if not isinstance(cut, nn.Conv2d) or cut.stride != cut.kernel_size or getattr(embed, "dynamic_img_pad", False):
+        return
+    patch = cut.kernel_size[0]
+    if side % patch:
+        near = max(1, round(side / patch)) * patch
         raise ValueError(
-            f"network.name={name} cuts images into patches of {patch[0]} pixels, and data.crop={side} is no multiple "
+            f"network.name={name} cuts images into patches of {patch} pixels, and data.crop={side} is no multiple "
             f"of that: use data.crop={near}, or leave both sizes to the backbone (--set data.resize=none "
             "data.crop=none)"
         )
