@@ -9,7 +9,9 @@ VERSION = "0.2.0"
 LINUX = 'platform_system == "Linux" and (platform_machine == "x86_64" or platform_machine == "aarch64")'
 
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
+TIMM = ["timm>=1.0.12"]  # whose models tell `head_hidden_size`
 TEST = [
+    *TIMM,
     "hypothesis>=6.100",
     "mypy>=1.13",
     "pytest>=8",
@@ -47,7 +49,7 @@ setup(
         "scikit-learn>=1.4",  # the real digits of the embedded data set
         "matplotlib>=3.8",  # the fonts of the embedded data set, and the plots
     ],
-    extras_require={"onnx": ONNX, "test": TEST, "dev": [*TEST, "pre-commit>=3.7"]},
+    extras_require={"onnx": ONNX, "timm": TIMM, "test": TEST, "dev": [*TEST, "pre-commit>=3.7"]},
     entry_points={"console_scripts": ["fastget = fastget.commands.main:main"]},
     classifiers=[
         "License :: OSI Approved :: MIT License",

@@ -31,10 +31,11 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import io, transforms
 from torchvision.transforms import v2
 
+from fastget.common.preprocessing import MEAN, STD, Preprocessing
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import Cache, Encoding, Packed
 from fastget.data.packed.write import pack
-from fastget.loading.loader import MEAN, STD, Loader, Stream
+from fastget.loading.loader import Loader, Stream
 from fastget.loading.sampling import Draw, TrainSampler
 
 RESIZE, CROP, BATCH = 256, 224, 36
@@ -135,7 +136,7 @@ def torchvision_v2(images: ImageList, steps: int) -> Iterator[Any]:
 
 
 def fastget_loader(images: ImageList, steps: int, backend: Any, packed: Packed | None = None) -> Iterator[Any]:
-    stream = Stream(images, Some(len(images), steps), RESIZE, CROP, packed)
+    stream = Stream(images, Some(len(images), steps), Preprocessing(RESIZE, CROP), packed)
     yield from Loader(stream, torch.device("cpu"), backend, workers=1).batches()
 
 

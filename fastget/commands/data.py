@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from fastget.common.choices import Interpolation
 from fastget.common.progress import progress_bar
 from fastget.config import make_config
 from fastget.data.check.files import Report, check_lists
@@ -20,6 +21,7 @@ from fastget.data.lists import ImageList, together
 from fastget.data.packed.read import Cache, Encoding, cache_folder
 from fastget.data.packed.write import Packing, estimate, pack, verify
 from fastget.data.sheet import contact_sheet
+from fastget.networks.preprocessing import filled
 
 HELP = "data sets: list, show, check, pack"
 
@@ -38,7 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     packing = _command(commands, "pack", "decode and resize every image once, into a cache that train uses")
     packing.add_argument("--format", choices=["jpeg", "raw"], default="jpeg", help="jpeg: small; raw: fastest")
-    packing.add_argument("--resize", type=_positive, default=None, help="pixels (default: the data set's data.resize)")
+    packing.add_argument(
+        "--resize", type=_positive, default=None, help="pixels (default: the backbone's, or the data set's)"
+    )
+    packing.add_argument(
+        "--interpolation", choices=["bilinear", "bicubic"], default=None, help="default: the backbone's"
+    )
+    packing.add_argument(
+        "--network",
+        default=None,
+        metavar="NAME",
+        help="the backbone to pack for: network.name (default: the data set's)",
+    )
     packing.add_argument("--quality", type=_quality, default=90, help="of the JPEGs, 1 to 100")
     packing.add_argument("--cache", default="auto", help="folder of the cache; auto: in the root (train: data.cache)")
     packing.add_argument("--bad-images", choices=["error", "skip"], default="error", help="stop, or leave them out")
@@ -148,7 +161,8 @@ def _check(args: argparse.Namespace) -> int:
 def _pack(args: argparse.Namespace) -> int:
     lists = _lists(args)
     images = together(lists)
-    encoding = Encoding(args.format, args.resize or _resize_of(args.name), args.quality)
+    resize, interpolation = _resizing(args)
+    encoding = Encoding(args.format, resize, args.quality, interpolation)
     folder = cache_folder(images.root, args.cache, encoding)
     if args.verify:
         return _verify(folder, args.json)
@@ -172,9 +186,11 @@ def _pack(args: argparse.Namespace) -> int:
     return 1 if made.bad and args.bad_images == "error" else 0
 
 
-def _resize_of(name: str) -> int:
-    """What `fastget train` resizes the images of a data set to."""
-    return make_config({"data.name": name}).data.resize
+def _resizing(args: argparse.Namespace) -> tuple[int, Interpolation]:
+    """To how many pixels, and how, `fastget train` resizes the images of a data set for the backbone."""
+    settings = {"data.name": args.name} | ({"network.name": args.network} if args.network else {})
+    made = filled(make_config(settings)).data.preprocessing
+    return args.resize or made.resize, args.interpolation or made.interpolation
 
 
 def _print_packing(made: Packing) -> None:

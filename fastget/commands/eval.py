@@ -32,7 +32,13 @@ OPTIONS = {  # as in `fastget train`: option -> (field, help)
     "--target": ("data.target", "domain to evaluate: a folder's name, or a list file"),
     "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
 }
-OF_THE_NETWORK = ("resize", "crop")  # fields of the data section that the checkpoint fixes
+OF_THE_NETWORK = (
+    "resize",
+    "crop",
+    "interpolation",
+    "mean",
+    "std",
+)  # fields of the data section that the checkpoint fixes
 OF_THE_MACHINE = ("loader", "workers", "bad_images")  # those that do not depend on which images they are
 
 
@@ -94,9 +100,10 @@ def evaluate_domain(
     from fastget.loading.loader import Loader, Stream
     from fastget.loading.sampling import EvalSampler
 
-    sampler = EvalSampler(len(images), batch_size, margin=data.resize - data.crop)
+    made = predictor.preprocessing
+    sampler = EvalSampler(len(images), batch_size, margin=made.margin)
     shown = None if features is None else torch.from_numpy(features).to(predictor.device)
-    stream = Stream(images, sampler, data.resize, data.crop, features=shown)
+    stream = Stream(images, sampler, made, features=shown)
     return evaluate(predictor.network, Loader(stream, predictor.device, data.loader, data.workers))
 
 
@@ -176,6 +183,7 @@ def describe(predictor: Predictor, images: ImageList, evaluation: Evaluation) ->
     return {
         "checkpoint": str(predictor.checkpoint),
         "step": predictor.step,
+        "backbone": predictor.backbone,
         "domain": images.name,
         "images": len(images),
         **evaluation.metrics(),

@@ -13,8 +13,9 @@ from fastget.commands.predict import open_predictor
 HELP = "write a trained network as a torch.export program or as ONNX"
 USAGE = """\
 The exported network takes float32 RGB images of shape (N, 3, crop, crop), any N, with values between 0 and 1: resized
-to data.resize and cropped at the centre to data.crop, and NOT normalised, which it does itself. It returns logits
-(N, classes); softmax turns them into probabilities. Class names and preprocessing are in the file, as JSON:
+to data.resize by data.interpolation, cropped at the centre to data.crop, and NOT normalised, which it does itself. It
+returns logits (N, classes); softmax turns them into probabilities. Class names and preprocessing are in the file, as
+JSON:
 
   extra = {"fastget.json": ""}
   program = torch.export.load("model.pt2", extra_files=extra)
@@ -48,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
     except ExportFailed as error:
         console.print(f"[bold red]fastget:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 1
+    side = predictor.preprocessing.crop
     text = (
-        f"{args.out}: {len(predictor.classes)} classes, images (N, 3, {predictor.crop}, {predictor.crop}) in 0..1, "
+        f"{args.out}: {len(predictor.classes)} classes, images (N, 3, {side}, {side}) in 0..1, "
         f"logits within {difference:.1e} of {predictor.checkpoint}"
     )
     console.print(escape(text), highlight=False, soft_wrap=True)

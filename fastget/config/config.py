@@ -44,11 +44,14 @@ class Config:
         self._fill("base", "base", bases.settings_of(self.method.base))
         for name, section in self.sections().items():
             fields.check(section, f"{name}.")
-        if self.data.crop > self.data.resize:
+        if self.data.crop and self.data.resize and self.data.crop > self.data.resize:
             raise ValueError(
                 f"data.crop ({self.data.crop}) must not exceed data.resize ({self.data.resize}): "
                 "a crop cannot be larger than the image"
             )
+        for name in ("mean", "std"):
+            if len(getattr(self.data, name) or (0, 0, 0)) != 3:
+                raise ValueError(f"data.{name} must be three numbers, one a channel, got {getattr(self.data, name)}")
         if self.optim.nesterov and self.optim.momentum == 0:
             raise ValueError("optim.nesterov needs a momentum above 0: set optim.nesterov=false or optim.momentum=0.9")
         methods.check_recipe(self.method.name, self.method.recipe)
@@ -136,7 +139,9 @@ def changed(stored: Mapping[str, Mapping[str, Any]], config: Config) -> list[str
     for key, info, _ in walk(config):
         section, name = key.split(".")
         here = mine[section][name]
-        there = stored.get(section, {}).get(name, _plain(info.metadata["was"]))
-        if not info.metadata["free"] and here != there:
+        was = info.metadata["was"]
+        there = stored.get(section, {}).get(name, _plain(was))
+        unused = here is None and was is not None  # what features have had already
+        if not info.metadata["free"] and here != there and not unused:
             words.append(f"{key} ({there!r} there, {here!r} here)")
     return words

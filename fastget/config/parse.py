@@ -20,6 +20,9 @@ from fastget.config.config import FIXED, Config, fields_of
 from fastget.config.presets import PRESETS
 from fastget.config.sections import DataConfig, MethodConfig
 
+# a run's own file holds those of its backbone, which are wrong for another
+OF_THE_BACKBONE = frozenset(f"data.{name}" for name in ("resize", "crop", "interpolation", "mean", "std"))
+
 
 def make_config(
     settings: Mapping[str, Any] | None = None,  # {"section.field": value}
@@ -43,6 +46,9 @@ def make_config(
     if method != before or asked not in (None, stored.get("method.recipe", asked)):  # a run's own file, of other values
         stale = {"method.recipe", "method.weight", "method.ramp", *_recipes_fields(before, method)}
         stored = {key: value for key, value in stored.items() if key not in stale}
+    network = settings.get("network.name")
+    if network not in (None, stored.get("network.name", network)):
+        stored = {key: value for key, value in stored.items() if key not in OF_THE_BACKBONE}
     checked = {**_as_it_was(stored), **_parse_all(stored, f"{file}: "), **_parse_all(settings)}
     base = checked.get("method.base", MethodConfig.base)
     for key in settings:

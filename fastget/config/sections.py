@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastget import bases, methods
-from fastget.common.choices import Criterion, Decoder, Precision
+from fastget.common.choices import Criterion, Decoder, Interpolation, Precision
 from fastget.common.fields import opt
+from fastget.common.preprocessing import Preprocessing
+
+BEFORE = Preprocessing()  # of runs that do not tell theirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +64,44 @@ class DataConfig:
         "packed cache (`fastget data pack`): auto (in the root, if it is fresh), off, or the folder it lies in",
         free=True,
     )
-    resize: int = opt(256, "images are resized to this many pixels, both sides", ge=1)
-    crop: int = opt(224, "and cropped to this many: at random in training, the centre in evaluation", ge=1)
+    # the five of the backbone: None until fastget.networks.preprocessing.filled puts its own in their place
+    resize: int | None = opt(
+        None,
+        "images are resized to this many pixels, both sides; default: the backbone's, 256 of resnet50",
+        ge=1,
+        was=BEFORE.resize,
+    )
+    crop: int | None = opt(
+        None,
+        "and cropped to this many: at random in training, the centre in evaluation; default: the backbone's, 224 of "
+        "resnet50",
+        ge=1,
+        was=BEFORE.crop,
+    )
+    interpolation: Interpolation | None = opt(
+        None, "how they are resized: bilinear or bicubic; default: the backbone's", was=BEFORE.interpolation
+    )
+    mean: tuple[float, ...] | None = opt(
+        None, "of the channels, between 0 and 1, which is subtracted; default: the backbone's", was=BEFORE.mean
+    )
+    std: tuple[float, ...] | None = opt(
+        None, "of the channels, which they are divided by; default: the backbone's", gt=0, was=BEFORE.std
+    )
     flip: bool = opt(True, "mirror half of the training images")
     workers: int = opt(0, "decoding threads; 0: one per core", ge=0, free=True)
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How an image reaches the network. Features have had it: then it means nothing."""
+        if self.name == "features":
+            return BEFORE
+        given = (self.resize, self.crop, self.interpolation, self.mean, self.std)
+        if None in given:
+            raise ValueError(
+                "the backbone's own preprocessing is not in the configuration yet: "
+                "fastget.networks.preprocessing.filled(config) puts it there"
+            )
+        return Preprocessing(*given)  # type: ignore[arg-type]  # none of them is None, by the line above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +109,14 @@ class NetworkConfig:
     """Backbone, bottleneck, classifier."""
 
     name: str = opt(
-        "resnet50", "backbone: small (for small images) or any torchvision classifier (resnet50, mobilenet_v2 ...)"
+        "resnet50",
+        "backbone: small (for small images), any torchvision classifier (resnet50, vit_b_16 ...), or timm/NAME "
+        "(timm/vit_small_patch14_dinov2.lvd142m ...; needs fastget[timm])",
     )
     weights: str = opt(
-        "imagenet", "the backbone's start: imagenet (torchvision's), none (random), or a file of weights"
+        "imagenet",
+        "the backbone's start: imagenet (the published weights: torchvision's default, or those of timm's tag), the "
+        "name of others of torchvision's (IMAGENET1K_V1 ...), none (random), or a file of weights",
     )
     bottleneck_dim: int = opt(256, "feature width D after the bottleneck", ge=1)
     bottleneck_norm: bool = opt(False, "batch-norm after the bottleneck")

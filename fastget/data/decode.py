@@ -15,10 +15,17 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from fastget.common.choices import Interpolation
 from fastget.data.formats import FORMATS, SUFFIXES, sniff
 
 TAIL = 64  # bytes at the end in which a whole file has its end mark
 DECODE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)  # what PIL raises
+
+
+RESAMPLING: dict[Interpolation, Image.Resampling] = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+}
 
 
 class BadImage(ValueError):
@@ -45,12 +52,12 @@ class Problem:
 # --- decoding ------------------------------------------------------------------------------------
 
 
-def read_image(file: str, resize: int) -> Image.Image:
+def read_image(file: str, resize: int, interpolation: Interpolation = "bilinear") -> Image.Image:
     """Decoded to RGB and resized to a square, antialiased. EXIF rotation is ignored, as DALI is told to."""
     try:
         with Image.open(file, formats=FORMATS) as image:
             # What torchvision's Resize does to a PIL image, without the second that importing torchvision takes.
-            return to_rgb(image).resize((resize, resize), Image.Resampling.BILINEAR)
+            return to_rgb(image).resize((resize, resize), RESAMPLING[interpolation])
     except DECODE_ERRORS as error:
         raise bad_image(file, error) from error
 

@@ -40,13 +40,14 @@ class Origin:
 
     data: str  # the data set
     backbone: str
-    weights: str  # in words: imagenet, random, a file's name
+    weights: str  # in words: IMAGENET1K_V2 ..., timm's tag, random, a file's name
     weights_sha256: str  # of the backbone's tensors; of an imported file
     dim: int  # D
     dtype: FeatureType  # as they are stored
     precision: str = ""  # that the backbone computed in
     resize: int | None = None  # None here and below: not known, since they were imported
     crop: int | None = None
+    interpolation: str | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
 
@@ -63,12 +64,15 @@ class Origin:
     def differences(self, other: Origin) -> list[str]:
         """In words, the fields in which another one differs."""
         mine, its = dataclasses.asdict(self), dataclasses.asdict(other)
+        if self.weights_sha256 == other.weights_sha256:
+            its["weights"] = self.weights  # the same ones, by whatever name
         return [f"{name} ({mine[name]!r} there, {its[name]!r} here)" for name in mine if mine[name] != its[name]]
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> Origin:
         lists = {name: tuple(tree[name]) for name in ("mean", "std") if tree.get(name) is not None}
-        return cls(**{**tree, **lists})
+        before = {} if tree.get("resize") is None else {"interpolation": "bilinear"}  # until it was told
+        return cls(**{**before, **tree, **lists})
 
 
 # --- shards --------------------------------------------------------------------------------------

@@ -89,7 +89,10 @@ def load_domains(
     if store is not None:
         return _with_features(domains, store)
     domains = _without_bad(domains, data, workers, advance)
-    caches = {role: find_packed(images, data.cache, data.resize) for role, images in domains.lists().items()}
+    caches = {}
+    if data.resize is not None and data.interpolation is not None:  # else it is not known what a cache should hold
+        for role, images in domains.lists().items():
+            caches[role] = find_packed(images, data.cache, data.resize, data.interpolation)
     notes = [note for _, note in caches.values() if note] + count_notes(data.name, [source, target])
     notes += _overlap_notes(domains)
     return dataclasses.replace(

@@ -41,9 +41,11 @@ from fastget.data.features import (
 from fastget.data.find import read_domains, sound_lists
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import find_packed
-from fastget.loading.loader import MEAN, STD, Batch, Loader, Stream, TooManyBadImages
+from fastget.loading.loader import Batch, Loader, Stream, TooManyBadImages
 from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import build_network
+from fastget.networks.preprocessing import filled
+from fastget.networks.record import RANDOM, digest_of, source_of
 
 SHARD = 1024  # rows: what a kill may cost
 BATCH = 128
@@ -74,6 +76,7 @@ def make_features(
 
     Preprocessed as in evaluation: resized, cropped at the centre. Under torchrun every rank calls it.
     """
+    config = filled(config)
     data = config.data
     if data.name == "features":
         raise ValueError("--data features names features already: give the data set that the images are of")
@@ -102,33 +105,22 @@ def build_backbone(
     """The backbone as a run of the first seed starts from it, in evaluation mode, and what is to be told of it."""
     seed = config.train.seeds[0]
     torch.manual_seed(seed)
-    network = build_network(config.network, num_classes, config.data.crop)
-    weights = {"none": f"random of seed {seed}", "imagenet": "imagenet"}.get(config.network.weights)
+    made = config.data.preprocessing
+    network = build_network(config.network, num_classes, made.crop)
+    weights = source_of(config.network)
     precision = choose_precision(config.train.precision, device, config.train.force_precision)
     origin = Origin(
         data=config.data.name,
         backbone=config.network.name,
-        weights=weights or Path(config.network.weights).name,
+        weights=f"{RANDOM} of seed {seed}" if weights == RANDOM else weights,
         weights_sha256=digest_of(network.backbone),
         dim=network.bottleneck[0].in_features,  # type: ignore[arg-type]  # an nn.Linear
         dtype=dtype,
         precision=str(precision).removeprefix("torch."),
-        resize=config.data.resize,
-        crop=config.data.crop,
-        mean=MEAN,
-        std=STD,
+        **dataclasses.asdict(made),
     )
     backbone = network.backbone.to(device).eval().requires_grad_(False)
     return backbone.to(memory_format=torch.channels_last) if device.type == "cuda" else backbone, origin
-
-
-def digest_of(module: nn.Module) -> str:
-    """A sha256 of all its tensors, by name."""
-    digest = hashlib.sha256()
-    for name, value in sorted(module.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _open(folder: Path, origin: Origin, classes: tuple[str, ...], ranks: Ranks) -> Store:
@@ -295,8 +287,9 @@ class _Maker:
 
     def _loader(self, images: ImageList) -> Loader:
         data = self.config.data
-        packed, _ = find_packed(images, data.cache, data.resize)
-        sampler = EvalSampler(len(images), BATCH, margin=data.resize - data.crop)
+        made = data.preprocessing
+        packed, _ = find_packed(images, data.cache, made.resize, made.interpolation)
+        sampler = EvalSampler(len(images), BATCH, margin=made.margin)
         threshold = data.bad_threshold if data.bad_images == "skip" else 1.0  # else the first one is the end
-        stream = Stream(images, sampler, data.resize, data.crop, packed, threshold)
+        stream = Stream(images, sampler, made, packed, threshold)
         return Loader(stream, self.device, data.loader, data.workers)

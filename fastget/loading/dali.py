@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from fastget.common.choices import Interpolation
 from fastget.loading.bad_files import BadFiles
 from fastget.loading.dali_source import ExternalSource, note_bad_files
 from fastget.loading.sampling import TrainSampler
 from fastget.loading.stream import Stream
-from fastget.loading.threaded import MEAN, STD, DrawnBatch, normalise, read_batch
+from fastget.loading.threaded import DrawnBatch, normalise, read_batch
 
 UNEXPLAINED = 3  # failures in a row that no file explains, before DALI's own error is raised
 
@@ -57,7 +58,8 @@ def dali_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: i
         with ThreadPoolExecutor(workers) as pool:
             draw, first, second = read_batch(stream, bad, step, pool, workers)
         start = step + 1
-        yield draw, normalise(first.to(device)), normalise(second.to(device)) if second is not None else None
+        views = [normalise(view.to(device), stream.preprocessing) for view in (first, second) if view is not None]
+        yield draw, views[0], views[1] if len(views) > 1 else None
 
 
 # --- the description -----------------------------------------------------------------------------
@@ -72,6 +74,7 @@ def define(stream: Stream, source: ExternalSource, *, gpu: bool, device_id: int 
             f"data.loader=dali needs NVIDIA DALI, which cannot be imported ({error}): "
             "pip install nvidia-dali-cuda130, or use data.loader=torchvision"
         ) from error
+    made = stream.preprocessing
     views = stream.sampler.views if isinstance(stream.sampler, TrainSampler) else 1
     pipeline = Pipeline(
         batch_size=stream.sampler.batch_size,
@@ -94,18 +97,18 @@ def define(stream: Stream, source: ExternalSource, *, gpu: bool, device_id: int 
             output_type=types.RGB,
             adjust_orientation=False,
         )
-        square = image if stream.packed else _resize(image, stream.resize)
+        square = image if stream.packed else _resize(image, made.resize, made.interpolation)
         outputs = [
             fn.crop_mirror_normalize(
                 square,
-                crop=(stream.crop, stream.crop),
+                crop=(made.crop, made.crop),
                 crop_pos_x=x,
                 crop_pos_y=y,
                 mirror=flip,
                 dtype=types.FLOAT,
                 output_layout="HWC",
-                mean=[255 * m for m in MEAN],
-                std=[255 * s for s in STD],
+                mean=[255 * m for m in made.mean],
+                std=[255 * s for s in made.std],
             )
             for x, y, flip in zip(*(crops[k::3] for k in range(3)), strict=True)
         ]
@@ -113,14 +116,17 @@ def define(stream: Stream, source: ExternalSource, *, gpu: bool, device_id: int 
     return pipeline
 
 
-def _resize(image: Any, side: int) -> Any:
+def _resize(image: Any, side: int, interpolation: Interpolation) -> Any:
     """To a square, antialiased, with PIL's edges.
 
     Where a filter reaches over the edge, DALI repeats the edge's pixels and PIL renormalises what lies inside. They
     differ by up to 12 levels in the outermost row and column, so the image is framed in black, resized within the
-    frame, and divided by what became of a white row and column in the same frame.
+    frame, and divided by what became of a white row and column in the same frame. A cubic filter reaches twice as far,
+    and beyond black and white, where PIL clips.
     """
-    from nvidia.dali import fn, types
+    from nvidia.dali import fn, math, types
+
+    cubic = interpolation == "bicubic"
 
     def framed(part: Any, frame: Any, inner: Any, size: list[int]) -> Any:
         black = fn.slice(
@@ -132,15 +138,16 @@ def _resize(image: Any, side: int) -> Any:
             size=size,
             roi_start=start,
             roi_end=end,
-            interp_type=types.INTERP_LINEAR,
+            interp_type=types.INTERP_CUBIC if cubic else types.INTERP_LINEAR,
             antialias=True,
             dtype=types.FLOAT,
         )
 
     down, right = np.array([1, 0], dtype=np.int32), np.array([0, 1], dtype=np.int32)
     inner = fn.slice(image.shape(dtype=types.INT32), start=0, end=2, axes=[0])  # height, width
-    frame = inner // side + 2  # wider than the filter reaches
+    frame = (inner // side + 2) * (2 if cubic else 1)  # wider than the filter reaches
     white = image | np.uint8(255)
     column = framed(fn.slice(white, start=0, end=1, axes=[1]), frame * down, inner * down + right, [side, 1])
     row = framed(fn.slice(white, start=0, end=1, axes=[0]), frame * right, inner * right + down, [1, side])
-    return framed(image, frame, inner, [side, side]) * (np.float32(255) / column) * (np.float32(255) / row)
+    made = framed(image, frame, inner, [side, side]) * (np.float32(255) / column) * (np.float32(255) / row)
+    return math.clamp(made, 0, 255) if cubic else made

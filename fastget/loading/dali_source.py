@@ -43,7 +43,7 @@ class ExternalSource:
         step, draw, encoded = ready
         self.given.append((step, draw))
         self._next = self._ahead.submit(self._prepare, step + 1)
-        margin = self._stream.resize - self._stream.crop
+        margin = self._stream.preprocessing.margin
         share = np.float32(1 / margin if margin else 0)
         inputs: list[list[Any]] = [encoded]
         for view in (draw, draw.second):

@@ -24,11 +24,9 @@ from fastget.loading.bad_files import BadFile, BadFiles, TooManyBadImages
 from fastget.loading.dali import dali_batches
 from fastget.loading.sampling import Draw
 from fastget.loading.stream import Batch, Stream
-from fastget.loading.threaded import MEAN, STD, DrawnBatch, normalise, threaded_batches
+from fastget.loading.threaded import DrawnBatch, normalise, threaded_batches
 
 __all__ = [
-    "MEAN",
-    "STD",
     "BadFile",
     "BadImage",
     "Batch",
@@ -59,10 +57,12 @@ class Loader:
     """Batches of a stream, from any step on, prepared ahead of their use."""
 
     def __init__(self, stream: Stream, device: torch.device, decoder: Decoder = "auto", workers: int = 0) -> None:
-        if stream.packed and stream.packed.resize != stream.resize:
+        wanted = (stream.preprocessing.resize, stream.preprocessing.interpolation)
+        if stream.packed and stream.packed.cache.encoding.made != wanted:
             raise ValueError(
                 f"the packed cache {stream.packed.cache.folder} holds images of {stream.packed.resize} pixels, "
-                f"and the stream wants {stream.resize}: pack again with --resize {stream.resize}"
+                f"{stream.packed.cache.encoding.interpolation}, and the stream wants {wanted[0]}, {wanted[1]}: "
+                f"pack again with --resize {wanted[0]} --interpolation {wanted[1]}"
             )
         self.stream, self.device = stream, device
         self.decoder = choose_loader(decoder, device)
@@ -103,7 +103,7 @@ def _stored(stream: Stream, features: Tensor, start: int) -> Iterator[DrawnBatch
 def _synthetic(stream: Stream, device: torch.device, start: int) -> Iterator[DrawnBatch]:
     """The stream's labels over random images that cost nothing to make: what the network alone can do."""
     generator = torch.Generator(device).manual_seed(0)
-    batch, side = stream.sampler.batch_size, stream.crop
+    batch, side = stream.sampler.batch_size, stream.preprocessing.crop
     images = torch.randn(batch, side, side, 3, device=device, generator=generator).permute(0, 3, 1, 2)
     for draw in _draws(stream, start):
         shown = images[: len(draw.index)]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastget.common.preprocessing import Preprocessing
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import Packed
 from fastget.loading.bad_files import BadFile
@@ -23,8 +24,7 @@ class Stream:
 
     images: ImageList
     sampler: TrainSampler | EvalSampler
-    resize: int
-    crop: int
+    preprocessing: Preprocessing
     packed: Packed | None = None  # the images, resized already
     bad_threshold: float = 0.01  # share of the list that may turn bad before the stream gives up
     features: Tensor | None = None  # (N, D) on the device, where features take the place of the images

@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastget.common.preprocessing import Preprocessing
 from fastget.data.decode import BadImage, read_image
 from fastget.loading.bad_files import ATTEMPTS, BadFiles
 from fastget.loading.sampling import Draw, TrainSampler
 from fastget.loading.stream import Stream
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 AHEAD = 2  # batches prepared ahead of the one in use
 DrawnBatch = tuple[Draw, Tensor, Tensor | None]  # what was drawn in the end, the images, their second view
 
@@ -33,7 +33,8 @@ def read_square(stream: Stream, index: int) -> NDArray[np.uint8]:
         square = stream.packed.read(index)
         if square is not None:
             return square
-    return np.array(read_image(stream.images.file(index), stream.resize))
+    made = stream.preprocessing
+    return np.array(read_image(stream.images.file(index), made.resize, made.interpolation))
 
 
 def stand_in(stream: Stream, bad: BadFiles, step: int, row: int) -> tuple[int, NDArray[np.uint8]] | None:
@@ -74,7 +75,8 @@ def read_batch(
     rows = len(draw.index)
     index = draw.index.copy()
     views = [draw] + ([draw.second] if draw.second else [])
-    out = [torch.empty(rows, stream.crop, stream.crop, 3, dtype=dtype) for _ in views]
+    side = stream.preprocessing.crop
+    out = [torch.empty(rows, side, side, 3, dtype=dtype) for _ in views]
 
     def load(first: int) -> None:
         for row in range(first, rows, workers):
@@ -85,12 +87,12 @@ def read_batch(
             index[row], square = found[0], torch.from_numpy(found[1])
             for view, images in zip(views, out, strict=True):
                 x, y = int(view.x[row]), int(view.y[row])
-                cut = square[y : y + stream.crop, x : x + stream.crop]
+                cut = square[y : y + side, x : x + side]
                 cut = cut.flip(1) if view.flip[row] else cut  # torch mirrors six times as fast as numpy
                 if dtype == torch.uint8:
                     images[row] = cut
                 else:
-                    _normalise_into(images[row], cut)
+                    _normalise_into(images[row], cut, stream.preprocessing)
 
     for _ in pool.map(load, range(min(workers, rows))):
         continue  # waits for each, and raises what it raised
@@ -102,28 +104,28 @@ def read_batch(
 
 
 @lru_cache(maxsize=8)
-def _scale_and_shift(repeat: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _scale_and_shift(preprocessing: Preprocessing, repeat: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Of the three channels, `repeat` times over: levels * scale + shift is the normalised value."""
-    scale = 1 / (torch.tensor(STD) * 255)
-    shift = -torch.tensor(MEAN) * 255 * scale
+    scale = 1 / (torch.tensor(preprocessing.std) * 255)
+    shift = -torch.tensor(preprocessing.mean) * 255 * scale
     return scale.repeat(repeat).to(device), shift.repeat(repeat).to(device)
 
 
-def _normalise_into(result: Tensor, image: Tensor) -> None:
+def _normalise_into(result: Tensor, image: Tensor, preprocessing: Preprocessing) -> None:
     """(H, W, 3) uint8 -> float32. One image stays in the processor's cache: twelve times as fast as a batch at once."""
     side = result.shape[1]
-    scale, shift = _scale_and_shift(side, result.device)
+    scale, shift = _scale_and_shift(preprocessing, side, result.device)
     torch.addcmul(shift, image.float().reshape(-1, 3 * side), scale, out=result.view(-1, 3 * side))
 
 
-def normalise(images: Tensor) -> Tensor:
+def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
     """(b, H, W, 3) uint8 -> (b, 3, H, W) float32, channels last in memory."""
     out = torch.empty(images.shape, dtype=torch.float32, device=images.device)
     if images.device.type == "cpu":
         for image, result in zip(images, out, strict=True):
-            _normalise_into(result, image)
+            _normalise_into(result, image, preprocessing)
     else:
-        scale, shift = _scale_and_shift(1, images.device)
+        scale, shift = _scale_and_shift(preprocessing, 1, images.device)
         torch.addcmul(shift, images.float(), scale, out=out)
     return out.permute(0, 3, 1, 2)
 
@@ -149,7 +151,7 @@ def threaded_batches(
             while (made := waiting.pop(0).result()) is not None:
                 waiting.append(ahead.submit(make, step, pool))
                 step += 1
-                yield _to_device(made, device) if device.type == "cuda" else made
+                yield _to_device(made, device, stream.preprocessing) if device.type == "cuda" else made
         finally:
             for future in waiting:
                 future.cancel()
@@ -159,7 +161,10 @@ def _channels_first(images: Tensor) -> Tensor:
     return images.permute(0, 3, 1, 2)
 
 
-def _to_device(made: DrawnBatch, device: torch.device) -> DrawnBatch:
-    draw, first, second = made
-    images = normalise(first.to(device, non_blocking=True))
-    return draw, images, normalise(second.to(device, non_blocking=True)) if second is not None else None
+def _to_device(made: DrawnBatch, device: torch.device, preprocessing: Preprocessing) -> DrawnBatch:
+    draw, *views = made
+    first, second = (
+        None if view is None else normalise(view.to(device, non_blocking=True), preprocessing) for view in views
+    )
+    assert first is not None  # a batch has a first view
+    return draw, first, second

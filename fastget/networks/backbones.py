@@ -3,33 +3,64 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torchvision
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fastget.common.text import and_more, close_matches
 
+State = Mapping[str, Tensor]
 
-def torchvision_backbone(name: str, imagenet: bool) -> tuple[nn.Module, int]:
-    """A torchvision classifier without its last linear layer, and the width of what goes into that layer."""
+# those that take images of one size alone
+FIXED_SIZE = ("vit_", "maxvit_")
+
+
+def _refuse_unknown(name: str) -> None:
     names = torchvision.models.list_models(module=torchvision.models)
     if name not in names:
         close = close_matches(name, [*names, "small"], most=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "see torchvision.models.list_models()"
-        raise ValueError(f"unknown network.name {name!r}: {hint}")
+        raise ValueError(f"unknown network.name {name!r}: {hint} (timm's models are timm/NAME)")
+
+
+def torchvision_members(name: str) -> list[str]:
+    """The names of a classifier's published weights: IMAGENET1K_V1 ..."""
+    _refuse_unknown(name)
+    return list(torchvision.models.get_model_weights(name).__members__)
+
+
+def torchvision_weights(name: str, weights: str) -> Any:
+    """The published weights that `weights` names; the default ones where it names none of them, but `none` or a file,
+    whose images are taken to be like theirs."""
+    member = weights if weights in torchvision_members(name) else "DEFAULT"
+    return torchvision.models.get_model_weights(name)[member]
+
+
+def torchvision_backbone(name: str, weights: str, side: int) -> tuple[nn.Module, int]:
+    """A torchvision classifier without its last linear layer, and the width of what goes into that layer."""
+    published = torchvision_weights(name, weights)
+    size = published.meta["min_size"][0]
+    if name.startswith(FIXED_SIZE) and side != size:
+        raise ValueError(
+            f"network.name={name} takes images of {size} x {size} pixels alone, and data.crop is {side}: leave "
+            "data.resize and data.crop to the backbone (--set data.resize=none data.crop=none), or choose one that "
+            "takes any size, such as swin_t, convnext_tiny or resnet50"
+        )
     options = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
-    if imagenet:
-        weights = torchvision.models.get_model_weights(name).DEFAULT
+    if weights == "imagenet" or weights in torchvision_members(name):
         options.pop("init_weights", None)
         try:
-            model = torchvision.models.get_model(name, weights=weights, **options)
+            model = torchvision.models.get_model(name, weights=published, **options)
         except OSError as error:  # URLError is one
             raise ValueError(
                 f"cannot download the ImageNet weights of {name} ({error}). On a machine without internet fetch "
-                f"{weights.url} elsewhere, and give the file: --set network.weights=FILE; "
+                f"{published.url} elsewhere, and give the file: --set network.weights=FILE; "
                 "or start from random weights: --set network.weights=none"
             ) from error
     else:
@@ -50,26 +81,16 @@ def _remove_head(model: nn.Module, name: str) -> int:
     return int(head.in_features)  # type: ignore[arg-type]  # an nn.Linear, by the line above
 
 
-def load_backbone_weights(backbone: nn.Module, file: Path) -> None:
-    """A local file of weights: a state dict as torchvision or fastget saves them. Its head, if any, is left out."""
-    if not file.is_file():
-        raise ValueError(f"network.weights: no file {file}; give imagenet, none, or a file of weights")
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
-        raise ValueError(
-            f"network.weights: {file} is not a file of weights alone: {str(error).splitlines()[0]}"
-        ) from error
-    for key in ("state_dict", "model", "network"):
-        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
-            state = state[key]
-    if not isinstance(state, Mapping):
-        raise ValueError(f"network.weights: {file} holds a {type(state).__name__}, expected a state dict")
-    given = {
-        k.removeprefix("module.").removeprefix("network.").removeprefix("backbone."): v
-        for k, v in state.items()
-        if isinstance(v, Tensor)
-    }
+def load_backbone_weights(backbone: nn.Module, file: Path, convert: Callable[[State], State] | None = None) -> None:
+    """A local file of weights: a state dict as torchvision, timm or fastget saves them. Its head, if any, is left out.
+
+    `convert` brings it to the backbone's names and shapes."""
+    given = _read_state(file)
+    if convert is not None:
+        try:
+            given = convert(given)
+        except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AssertionError, AttributeError):
+            given = dict(given)  # of something else altogether: what is missing is told below
     wanted = backbone.state_dict()
     missing = [k for k in wanted if k not in given and not k.endswith("num_batches_tracked")]
     other = [k for k in wanted if k in given and given[k].shape != wanted[k].shape]
@@ -80,3 +101,30 @@ def load_backbone_weights(backbone: nn.Module, file: Path) -> None:
             f"network.weights: {file} does not fit this network: {', '.join(why)}. Is network.name the same?"
         )
     backbone.load_state_dict({k: given[k] for k in wanted if k in given}, strict=False)
+
+
+def _read_state(file: Path) -> State:
+    """The tensors of a file, without the prefixes that wrappers put before their names; nothing in it is run."""
+    if not file.is_file():
+        raise ValueError(
+            f"network.weights: no file {file}; give imagenet, none, a file of weights (.safetensors, .pt, .pth), or "
+            "the name of torchvision's for this backbone (IMAGENET1K_V1 ...)"
+        )
+    try:
+        if file.suffix == ".safetensors":
+            state: Any = load_file(file)
+        else:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, SafetensorError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(f"network.weights: {file} is not a file of weights alone: {first}") from error
+    for key in ("state_dict", "model", "network"):
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
+    if not isinstance(state, Mapping):
+        raise ValueError(f"network.weights: {file} holds a {type(state).__name__}, expected a state dict")
+    return {
+        str(k).removeprefix("module.").removeprefix("network.").removeprefix("backbone."): v
+        for k, v in state.items()
+        if isinstance(v, Tensor)
+    }

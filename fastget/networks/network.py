@@ -1,10 +1,11 @@
-"""The network g(phi(x)): a torchvision backbone with its head removed, a bottleneck, a classifier.
+"""The network g(phi(x)): a backbone with its head removed, a bottleneck, a classifier.
 
 Shapes: B images, D feature width, C classes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastget.config import NetworkConfig
-from fastget.networks.backbones import load_backbone_weights, torchvision_backbone
+from fastget.networks.backbones import State, load_backbone_weights, torchvision_backbone, torchvision_members
 from fastget.networks.small import SmallResNet
+from fastget.networks.timm_backbones import PREFIX, timm_backbone, timm_reader
 
 
 class CosineHead(nn.Linear):
@@ -72,11 +74,21 @@ def build_network(config: NetworkConfig, num_classes: int, side: int = 224, give
         small = SmallResNet(side)
         backbone: nn.Module = small
         dim = small.feature_dim
+        _load(backbone, config.weights)
+    elif config.name.startswith(PREFIX):
+        backbone, dim = timm_backbone(config.name, config.weights == "imagenet", side)
+        _load(backbone, config.weights, timm_reader(backbone))
     else:
-        backbone, dim = torchvision_backbone(config.name, imagenet=config.weights == "imagenet")
-    if config.weights not in ("imagenet", "none"):
-        load_backbone_weights(backbone, Path(config.weights))
+        backbone, dim = torchvision_backbone(config.name, config.weights, side)
+        if config.weights not in torchvision_members(config.name):
+            _load(backbone, config.weights)
     return _network(config, backbone, dim, num_classes)
+
+
+def _load(backbone: nn.Module, weights: str, convert: Callable[[State], State] | None = None) -> None:
+    """The weights of a file, if that is what is named."""
+    if weights not in ("imagenet", "none"):
+        load_backbone_weights(backbone, Path(weights), convert)
 
 
 def _network(config: NetworkConfig, backbone: nn.Module, dim: int, num_classes: int) -> Network:

@@ -32,7 +32,9 @@ def device_name(device: torch.device) -> str:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, device and commit: what a number needs to be reproduced."""
-    packages: Sequence[str] = ("fastget", "torch", "torchvision", "triton", "nvidia-dali-cuda130", "numpy", "pillow")
+    packages: Sequence[str] = (
+        "fastget", "torch", "torchvision", "timm", "triton", "nvidia-dali-cuda130", "numpy", "pillow",
+    )  # fmt: skip
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -41,14 +41,21 @@ class RunFolder:
         """The summary of a finished run."""
         return read_summary(self.folder)
 
-    def start(self, config: Config, device: torch.device, split: Mapping[str, Any], from_step: int) -> None:
+    def start(
+        self,
+        config: Config,
+        device: torch.device,
+        split: Mapping[str, Any],
+        from_step: int,
+        backbone: Mapping[str, str],  # its record
+    ) -> None:
         """Write what the run depends on; drop the metrics past `from_step`, which will come again."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             # the place is left out, so that `fastget train --config` repeats the run in another
             again = dataclasses.replace(config, train=dataclasses.replace(config.train, out=None, resume="no"))
             write_atomically(self.folder / "config.yaml", again.to_yaml().encode())
-            write_json(self.folder / "environment.json", environment(device))
+            write_json(self.folder / "environment.json", {**environment(device), "backbone": dict(backbone)})
             write_json(self.folder / "split.json", split)
             for file in (self.metrics, self.folder / "timing.jsonl"):
                 kept = [line for line in jsonl.read(file) if line["step"] <= from_step] if from_step else []

@@ -37,6 +37,7 @@ class Summary(Mapping[str, Any]):
     source_only: dict[str, Any] | None  # the model at the end of the warm-up, before it adapts
     per_class_accuracy: dict[str, float | None]  # None: no image of that class
     classes: dict[str, Any] | None = None  # what the target is made of, in short: the whole is classes.csv
+    backbone: dict[str, str] = field(default_factory=dict)  # its name, where its weights came from, their sha256
     validation: dict[str, Any] | None = None  # the final model on SSDA's validation list, and its images
 
     def __getitem__(self, name: str) -> Any:
@@ -98,6 +99,8 @@ def over_seeds(parts: Sequence[SeedSummary]) -> SeedsSummary:
         figures["classes"] = made_of[0] | {
             name: _mean([one[name] for one in made_of]) for name in ("probably_absent", "total_variation")
         }
+    same = set.intersection(*(set(part.backbone.items()) for part in parts))  # random weights are a seed's own
+    figures["backbone"] = {name: value for name, value in first.backbone.items() if (name, value) in same}
     figures["per_class_accuracy"] = {
         name: _mean([part.per_class_accuracy[name] for part in parts]) for name in first.per_class_accuracy
     }

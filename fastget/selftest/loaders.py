@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastget.common.preprocessing import Preprocessing
 from fastget.data.lists import ImageList
-from fastget.loading.loader import STD, Decoder, Loader, Stream
+from fastget.loading.loader import Decoder, Loader, Stream
 from fastget.loading.sampling import EvalSampler, TrainSampler
 from fastget.selftest import table as selftest
 
 Row = tuple[str, bool | None, str]  # name, passed (none: cannot run here), figures in words
-RESIZE, CROP, BATCH = 256, 224, 36
+MADE, BATCH = Preprocessing(), 36
 # A GPU's JPEG decoder rounds otherwise than libjpeg; what comes after the decoder must agree to a level.
 LEVELS = {"png": 1.01, "jpeg on the processor": 1.01, "jpeg on a GPU": 4.0}
 
@@ -66,10 +67,10 @@ def _photographs(folder: Path, encoding: str) -> ImageList:
 
 def _apart(images: ImageList, device: torch.device) -> Tensor:
     """How many levels DALI's and torchvision's pixels lie apart: a sample of them, flat."""
-    stream = Stream(images, EvalSampler(12, 12, margin=RESIZE - CROP), RESIZE, CROP)
+    stream = Stream(images, EvalSampler(12, 12, margin=MADE.margin), MADE)
     decoders: tuple[Decoder, Decoder] = ("dali", "torchvision")
     dali, oracle = (next(Loader(stream, device, decoder).batches()).images.cpu() for decoder in decoders)
-    std = torch.tensor(STD).view(1, 3, 1, 1) * 255
+    std = torch.tensor(MADE.std).view(1, 3, 1, 1) * 255
     return ((dali - oracle) * std).abs().flatten()[::7]
 
 
@@ -78,8 +79,8 @@ def _speed(images: ImageList, device: torch.device) -> Row:
     figures = []
     decoders: tuple[Decoder, ...] = ("dali", "torchvision", "synthetic")
     for decoder in decoders:
-        sampler = TrainSampler(len(images), BATCH, seed=0, stream="selftest", margin=RESIZE - CROP, flip=True)
-        batches = Loader(Stream(images, sampler, RESIZE, CROP), device, decoder).batches()
+        sampler = TrainSampler(len(images), BATCH, seed=0, stream="selftest", margin=MADE.margin, flip=True)
+        batches = Loader(Stream(images, sampler, MADE), device, decoder).batches()
         next(batches)
         _wait(device)
         start, steps = time.perf_counter(), 0

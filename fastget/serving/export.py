@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from fastget.common.files import made_whole
-from fastget.loading.loader import MEAN, STD, normalise
+from fastget.common.preprocessing import Preprocessing
+from fastget.loading.loader import normalise
 from fastget.networks.network import Network
 from fastget.serving.predictor import Predictor
 
@@ -40,11 +41,11 @@ class Deployed(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, preprocessing: Preprocessing) -> None:
         super().__init__()
         self.network = network
-        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
-        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1))
+        self.register_buffer("mean", torch.tensor(preprocessing.mean).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(preprocessing.std).view(3, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, crop, crop) float32, RGB, 0 to 1 -> (N, C)."""
@@ -94,21 +95,24 @@ def choose_format(out: Path, format: Format | None) -> Format:
 
 def metadata(predictor: Predictor) -> dict[str, Any]:
     """What a program needs to use the file."""
+    made = predictor.preprocessing
     return {
         "classes": list(predictor.classes),
         "input": {
-            "shape": ["N", 3, predictor.crop, predictor.crop],
+            "shape": ["N", 3, made.crop, made.crop],
             "dtype": "float32",
             "range": [0, 1],
             "mode": "RGB",
         },
         "output": {"shape": ["N", len(predictor.classes)], "meaning": "logits; softmax gives probabilities"},
         "preprocessing": {
-            "resize": predictor.resize,  # both sides, bilinear, antialiased
-            "crop": predictor.crop,  # at the centre
-            "normalised_inside": {"mean": list(MEAN), "std": list(STD)},
+            "resize": made.resize,  # both sides, antialiased
+            "interpolation": made.interpolation,
+            "crop": made.crop,  # at the centre
+            "normalised_inside": {"mean": list(made.mean), "std": list(made.std)},
         },
         "network": predictor.config["network"].get("name"),
+        "backbone": predictor.backbone,
         "step": predictor.step,
     }
 
@@ -117,14 +121,17 @@ def metadata(predictor: Predictor) -> dict[str, Any]:
 
 
 def _example(predictor: Predictor) -> tuple[Tensor]:
-    return (torch.zeros(2, 3, predictor.crop, predictor.crop),)
+    side = predictor.preprocessing.crop
+    return (torch.zeros(2, 3, side, side),)
 
 
 def _to_torch(predictor: Predictor) -> bytes:
     content = io.BytesIO()
     dynamic = ({0: torch.export.Dim("N", min=1)},)
     try:
-        program = torch.export.export(Deployed(predictor.network), _example(predictor), dynamic_shapes=dynamic)
+        program = torch.export.export(
+            Deployed(predictor.network, predictor.preprocessing), _example(predictor), dynamic_shapes=dynamic
+        )
         torch.export.save(program, content, extra_files={METADATA: json.dumps(metadata(predictor))})
     except EXPORT_ERRORS as error:
         raise _failed("torch.export", predictor, error) from error
@@ -137,8 +144,8 @@ def _to_onnx(predictor: Predictor) -> bytes:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter's, on its own internals
             program = torch.onnx.export(
-                Deployed(predictor.network), _example(predictor), dynamo=True, dynamic_shapes=dynamic,
-                input_names=["images"], output_names=["logits"], verbose=False,
+                Deployed(predictor.network, predictor.preprocessing), _example(predictor), dynamo=True,
+                dynamic_shapes=dynamic, input_names=["images"], output_names=["logits"], verbose=False,
             )  # fmt: skip
         assert program is not None  # for dynamo=True
         program.model.metadata_props["fastget"] = json.dumps(metadata(predictor))
@@ -178,9 +185,9 @@ def compare(predictor: Predictor, exported: Callable[[Tensor], Tensor]) -> tuple
     generator = torch.Generator().manual_seed(0)
     differences, largest = [], []
     for count in (1, 2, 5):
-        size = (count, predictor.crop, predictor.crop, 3)
-        levels = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
-        _, expected = predictor.network(normalise(levels))
+        side = predictor.preprocessing.crop
+        levels = torch.randint(0, 256, (count, side, side, 3), generator=generator, dtype=torch.uint8)
+        _, expected = predictor.network(normalise(levels, predictor.preprocessing))
         try:
             got = exported((levels.float() / 255).permute(0, 3, 1, 2).contiguous())
         except EXPORT_ERRORS as error:

@@ -5,6 +5,7 @@ Shapes: N images in a batch, C classes, H = W = crop.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import struct
@@ -12,7 +13,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastget.common.preprocessing import Preprocessing
 from fastget.common.text import and_more
 from fastget.config import make_config
 from fastget.loading.loader import BadImage, normalise, read_image
@@ -56,12 +58,12 @@ class Predictor:
 
     network: Network
     classes: tuple[str, ...]
-    resize: int
-    crop: int
+    preprocessing: Preprocessing
     device: torch.device
     checkpoint: Path  # the file it came from
     step: int
     config: dict[str, dict[str, Any]]  # the run's, as stored
+    backbone: dict[str, str] = field(default_factory=dict)  # the record of what the run began with; empty in old ones
 
     @property
     def features_of(self) -> str | None:
@@ -79,7 +81,7 @@ class Predictor:
     @torch.inference_mode()
     def probabilities(self, levels: Tensor) -> Tensor:
         """(N, H, W, 3) uint8 -> (N, C)."""
-        _, logits = self.network(normalise(levels.to(self.device)))
+        _, logits = self.network(normalise(levels.to(self.device), self.preprocessing))
         return torch.softmax(logits.float(), 1)
 
     def predict(
@@ -112,16 +114,17 @@ class Predictor:
 
     def _decode(self, file: str) -> NDArray[np.uint8] | str:
         """(H, W, 3) the centre of the resized image; or what is wrong with the file."""
+        made = self.preprocessing
         if not os.path.exists(file):
             return "no such file"
         try:
-            image = np.asarray(read_image(file, self.resize))
+            image = np.asarray(read_image(file, made.resize, made.interpolation))
         except BadImage as error:
             return str(error)
         except DECODER_ERRORS as error:
             return f"cannot decode {file}: {type(error).__name__} {error}"
-        edge = int(EvalSampler(1, 1, margin=self.resize - self.crop)(0).x[0])
-        return image[edge : edge + self.crop, edge : edge + self.crop]
+        edge = int(EvalSampler(1, 1, margin=made.margin)(0).x[0])
+        return image[edge : edge + made.crop, edge : edge + made.crop]
 
     def _classify(self, files: list[str], decoded: list[NDArray[np.uint8] | str], top_k: int) -> Iterator[Prediction]:
         images = [image for image in decoded if not isinstance(image, str)]
@@ -217,11 +220,15 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
             f"{file} lacks a run's configuration, class names or weights: expected a file that `fastget train` wrote"
         )
     settings = {f"network.{name}": value for name, value in config["network"].items()}
-    settings |= {f"data.{name}": config["data"][name] for name in ("resize", "crop") if name in config["data"]}
+    # a run of an earlier version does not tell all of it, and had what was a constant then
+    own = {info.name: config["data"].get(info.name) for info in dataclasses.fields(Preprocessing)}
+    own = dataclasses.asdict(Preprocessing()) | {name: value for name, value in own.items() if value is not None}
     try:
-        read = make_config(settings | {"network.weights": "none"})
+        read = make_config(
+            settings | {f"data.{name}": value for name, value in own.items()} | {"network.weights": "none"}
+        )
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
-            network = build_network(read.network, len(classes), read.data.crop, _given(config, weights))
+            network = build_network(read.network, len(classes), read.data.preprocessing.crop, _given(config, weights))
     except ValueError as error:
         raise BadCheckpoint(f"{file} holds a configuration that this version of fastget cannot use: {error}") from error
     _load_weights(network, weights, len(classes), file)
@@ -229,12 +236,12 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
     return Predictor(
         network=network,
         classes=tuple(classes),
-        resize=read.data.resize,
-        crop=read.data.crop,
+        preprocessing=read.data.preprocessing,
         device=device,
         checkpoint=file,
         step=int(state.get("step", 0)),
         config=config,
+        backbone=dict(state.get("backbone") or {}),
     )
 
 

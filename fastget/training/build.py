@@ -37,7 +37,7 @@ def build_model(config: Config, domains: Domains, device: torch.device, ranks: R
     """Network, method and base model, on the device."""
     task = task_of(config, domains)
     given = None if domains.origin is None else domains.origin.dim
-    network = build_network(config.network, task.num_classes, config.data.crop, given)
+    network = build_network(config.network, task.num_classes, config.data.preprocessing.crop, given)
     method = method_of(config.method.name)(config.own, task)
     model = base_of(config.method.base)(
         network, method, config.optim.label_smoothing, timer, config.base, config.optim.labelled_target == "pooled"
@@ -114,7 +114,7 @@ class Loaders:
             batch_size,
             seed=self._seed,
             stream=role,
-            margin=data.resize - data.crop,
+            margin=data.preprocessing.margin,
             flip=data.flip,
             rank=ranks.rank,
             world=ranks.world,
@@ -129,12 +129,12 @@ class Loaders:
     def _evaluation(self, role: str) -> Loader:
         data, ranks = self._config.data, self._ranks
         images = len(self._domains.lists()[role])
-        margin = data.resize - data.crop
+        margin = data.preprocessing.margin
         return self._loader(role, EvalSampler(images, EVAL_BATCH, margin=margin, rank=ranks.rank, world=ranks.world))
 
     def _loader(self, role: str, sampler: TrainSampler | EvalSampler) -> Loader:
         data, domains = self._config.data, self._domains
         packed, features = domains.packed.get(role), self._features.get(role)
         images = domains.lists()[role]
-        stream = Stream(images, sampler, data.resize, data.crop, packed, data.bad_threshold, features)
+        stream = Stream(images, sampler, data.preprocessing, packed, data.bad_threshold, features)
         return Loader(stream, self._device, data.loader, data.workers)

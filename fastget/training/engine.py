@@ -23,6 +23,8 @@ from fastget.evaluation.infer import WholeTarget, infer
 from fastget.evaluation.score import Evaluation, assess, evaluate
 from fastget.loading.loader import Batch
 from fastget.methods.base import Seen
+from fastget.networks.preprocessing import filled
+from fastget.networks.record import Record, other_start, record_of
 from fastget.training.build import Loaders, build_model, distributed, optimizer_of
 from fastget.training.cost import Meter
 from fastget.training.optim import fill_momentum
@@ -60,6 +62,7 @@ class Engine:
         ranks: Ranks | None = None,
         meter: Meter | None = None,
     ) -> None:
+        config = filled(config)
         self.config, self.seed, self.device, self.ranks = config, seed, device, ranks or Ranks()
         self.domains, self.target = domains, domains.target
         self.timer = self.meter = meter or Meter(device)
@@ -67,6 +70,8 @@ class Engine:
         torch.manual_seed(seed)
         self.model = build_model(config, domains, device, self.ranks, self.timer)
         self.network, self.method = self.model.network, self.model.method
+        self.backbone = self._record()  # as the run began with it
+        self.other_start = ""  # in words, if a checkpoint began with another
         self.optimizer = optimizer_of(self.model, config, device)
         self.step_model = distributed(self.model, device, self.ranks)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
@@ -234,7 +239,14 @@ class Engine:
             "rng": torch.get_rng_state(),
             "config": self.config.to_dict(),
             "classes": list(self.target.classes),
+            "backbone": self.backbone,
         }
+
+    def _record(self) -> Record:
+        origin = self.domains.origin
+        if origin is None:
+            return record_of(self.config.network, self.network.backbone)
+        return {"name": origin.backbone, "weights": origin.weights, "sha256": origin.weights_sha256}
 
     def _statistics(self) -> dict[str, Tensor]:
         """Batch-norm's running statistics, which are each rank's own: `model` holds rank 0's."""
@@ -255,6 +267,9 @@ class Engine:
             self.tallies = [Tally(**one) for one in state.get("tallies", ())]  # earlier versions kept none
             self.totals = {name: total.to(self.device) for name, total in state["totals"].items()}
             torch.set_rng_state(state["rng"])
+            began = state.get("backbone")  # not in checkpoints of earlier versions
+            self.other_start = other_start(began or {}, self.backbone)
+            self.backbone = began or self.backbone
         except RuntimeError as error:  # other tensors than the network's
             first = " ".join(str(error).split())[:200]
             raise ValueError(f"the checkpoint is of another network: {first}. Choose another --out") from error

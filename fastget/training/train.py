@@ -21,6 +21,7 @@ from fastget.data.find import Domains, load_domains
 from fastget.evaluation.classes import Classes
 from fastget.evaluation.score import Evaluation
 from fastget.methods import method_of
+from fastget.networks.preprocessing import filled
 from fastget.runs.checkpoint import FINAL
 from fastget.runs.folder import RunFolder, choose_folder, write_json
 from fastget.runs.sinks.classes import ROWS, made_of, show_classes
@@ -51,6 +52,7 @@ def train(
     """
     if not isinstance(config, Config):
         config = make_config(config)
+    config = filled(config)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     with joined(choose_device(config.train.device, "train.device")) as (ranks, device):
@@ -133,8 +135,10 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int
         state = run.checkpoints.restore(engine.load, display.warn) if resume else None
         if state is not None:
             console.print(f"going on from step {engine.step} of {job.folder}", highlight=False, markup=False)
+            if engine.other_start:
+                display.warn(engine.other_start)
         if ranks.main:
-            run.start(config, job.device, job.domains.protocol, engine.step)
+            run.start(config, job.device, job.domains.protocol, engine.step, engine.backbone)
         ranks.barrier()
         try:
             return _fit(Loop(engine, run, display, _board(job, engine), profile, (state or {}).get("best", {})), job)
@@ -192,6 +196,7 @@ def summarise(engine: Engine, final: Evaluation, found: Classes, bad: list[dict[
         settings=config.of_method(),
         data=config.data.name,
         setting=config.data.setting,
+        backbone=engine.backbone,
         source=domains.source.name,
         target=domains.target.name,
         seed=engine.seed,

@@ -114,6 +114,19 @@ def test_pack_and_verify(root: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert fastget_data(*pack, "--verify") == 0
 
 
+def test_pack_for_a_backbone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack = ("pack", "folder", "--root", root, "--format", "raw")
+    assert fastget_data(*pack, "--network", "timm/test_vit") == 0
+    cache = Cache.open(root / ".fastget-packed" / "raw-168-bicubic")
+    assert cache is not None
+    assert cache.encoding.made == (168, "bicubic")
+    assert fastget_data(*pack, "--network", "timm/test_vit", "--resize", 20, "--interpolation", "bilinear") == 0
+    assert Cache.open(root / ".fastget-packed" / "raw-20") is not None
+    capsys.readouterr()
+    with pytest.raises(ValueError, match="did you mean timm/resnet50"):
+        fastget_data(*pack, "--network", "timm/resnet5O")
+
+
 def test_pack_with_bad_files(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "photo" / "ant" / "000.png").write_bytes(b"")
     pack = ("pack", "folder", "--root", root, "--resize", 32, "--cache", tmp_path / "elsewhere")

@@ -16,12 +16,12 @@ import fastget
 from fastget.commands.eval import evaluate_domain
 from fastget.commands.main import main
 from fastget.commands.predict import find_images
+from fastget.common.preprocessing import MEAN, STD
 from fastget.common.text import and_more
 from fastget.config import DataConfig
 from fastget.data.digits import digits_root
 from fastget.data.find import load_domains
 from fastget.data.lists import ImageList
-from fastget.loading.loader import MEAN, STD
 from fastget.serving.predictor import Predictor, load_predictor
 
 DIGITS = DataConfig(source="fonts", target="handwritten", resize=32, crop=28, flip=False)
@@ -131,7 +131,7 @@ def test_bad_files_get_rows(digits_run: Path, target: ImageList, capsys: pytest.
 
 
 def test_a_decoder_that_raises_something_else(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(file: str, resize: int) -> Image.Image:
+    def broken(file: str, *how: object) -> Image.Image:
         raise EOFError("no more frames")
 
     Path("x.tif").touch()

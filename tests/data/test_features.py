@@ -14,7 +14,9 @@ from fastget.data.features import INDEX, Origin, Rows, Store, shard_name, write_
 from fastget.data.find import find_domains, load_domains, read_domains
 from fastget.data.lists import ImageList
 
-ORIGIN = Origin("small", "resnet50", "imagenet", "0" * 64, 3, "float16", "float32", 256, 224, (0.5,), (0.25,))
+ORIGIN = Origin(
+    "small", "resnet50", "imagenet", "0" * 64, 3, "float16", "float32", 256, 224, "bilinear", (0.5,), (0.25,)
+)
 PATHS = ["a/1.jpg", "a/ä\udcff\n2.jpg", "b/3.jpg"]  # one that is not UTF-8, with a line's end in it
 
 

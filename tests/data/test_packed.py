@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fastget.common.files import path_keys
+from fastget.common.preprocessing import Preprocessing
 from fastget.config import DataConfig
 from fastget.data.decode import read_image
 from fastget.data.find import load_domains
@@ -120,17 +122,39 @@ def test_batches_from_the_cache_are_those_from_the_files(images: ImageList, tmp_
     cache = opened(pack(images, tmp_path / "cache", RAW, shard_bytes=SMALL).folder)
     packed = Packed(cache, cache.find(images)[0])
     sampler = TrainSampler(len(images), 8, seed=1, stream="source", margin=4, flip=True)
-    files = Loader(Stream(images, sampler, 32, 28), CPU, "torchvision", 2).batches(3)
+    files = Loader(Stream(images, sampler, Preprocessing(32, 28)), CPU, "torchvision", 2).batches(3)
     for loader in (
-        Loader(Stream(images, sampler, 32, 28, packed), CPU, "torchvision", 2),
-        Loader(Stream(images, sampler, 32, 28, packed), CPU, "dali", 1),
+        Loader(Stream(images, sampler, Preprocessing(32, 28), packed), CPU, "torchvision", 2),
+        Loader(Stream(images, sampler, Preprocessing(32, 28), packed), CPU, "dali", 1),
     ):
         for _, a, b in zip(range(3), files, loader.batches(3), strict=False):
             assert torch.equal(a.images, b.images)
             assert np.array_equal(a.index, b.index)
-        files = Loader(Stream(images, sampler, 32, 28), CPU, "torchvision", 2).batches(3)
-    with pytest.raises(ValueError, match=r"holds images of 32 pixels, and the stream wants 64"):
-        Loader(Stream(images, sampler, 64, 28, packed), CPU)
+        files = Loader(Stream(images, sampler, Preprocessing(32, 28)), CPU, "torchvision", 2).batches(3)
+    for other, wanted in ((Preprocessing(64, 28), "64, bilinear"), (Preprocessing(32, 28, "bicubic"), "32, bicubic")):
+        with pytest.raises(ValueError, match=rf"holds images of 32 pixels, bilinear, and the stream wants {wanted}"):
+            Loader(Stream(images, sampler, other, packed), CPU)
+
+
+@pytest.mark.parametrize("other", [(32, "bilinear"), (40, "bicubic")])
+def test_a_cache_of_another_interpolation_is_another_cache(images: ImageList, other: tuple[int, Any]) -> None:
+    cubic = Encoding("raw", 32, interpolation="bicubic")
+    folder = cache_folder(images.root, "auto", cubic)
+    assert folder.name == "raw-32-bicubic"
+    pack(images, folder, cubic)
+    assert opened(folder).encoding == cubic
+    packed, _ = find_packed(images, "auto", 32, "bicubic")
+    assert packed is not None
+    square, wanted = packed.read(5), np.asarray(read_image(images.file(5), 32, "bicubic"))
+    assert square is not None
+    assert np.array_equal(square, wanted)
+    assert not np.array_equal(wanted, np.asarray(read_image(images.file(5), 32)))
+    packed, note = find_packed(images, "auto", *other)
+    assert packed is None
+    assert f"no packed cache of {other[0]} pixels, {other[1]}" in note
+    assert "there is raw-32-bicubic" in note
+    assert f"--resize {other[0]} --interpolation {other[1]}" in note
+    assert pack(images, folder, cubic).kept == len(images)
 
 
 def test_a_subset_of_the_images_finds_its_records(images: ImageList, tmp_path: Path) -> None:
@@ -158,10 +182,12 @@ def test_a_flipped_bit_is_found_and_repaired(images: ImageList, tmp_path: Path, 
     packed = Packed(opened(folder), records)
     with pytest.warns(UserWarning, match="packed cache is damaged"):
         assert packed.read(5) is None
-    stream = Stream(images, EvalSampler(len(images), 36, margin=4), 32, 28, Packed(opened(folder), records))
+    stream = Stream(
+        images, EvalSampler(len(images), 36, margin=4), Preprocessing(32, 28), Packed(opened(folder), records)
+    )
     with pytest.warns(UserWarning, match="packed cache is damaged"):
         (batch,) = Loader(stream, CPU, "torchvision", 1).batches()
-    (plain,) = Loader(Stream(images, stream.sampler, 32, 28), CPU, "torchvision", 1).batches()
+    (plain,) = Loader(Stream(images, stream.sampler, Preprocessing(32, 28)), CPU, "torchvision", 1).batches()
     assert torch.equal(batch.images[5], plain.images[5])
     made = pack(images, folder, encoding, shard_bytes=SMALL)
     assert 0 < made.repaired < len(images)
@@ -181,6 +207,7 @@ def test_a_shard_cut_short_is_no_cache(images: ImageList, tmp_path: Path) -> Non
 KILLED = """
 import os, sys, threading, time
 from pathlib import Path
+from typing import Any
 from fastget.data.folders import domains_from_folders
 from fastget.data.packed.write import pack
 from fastget.data.packed.read import Encoding
@@ -294,6 +321,7 @@ def test_bad_files_are_left_out(tmp_path: Path) -> None:
 
 def config(root: Path, **fields: object) -> DataConfig:
     base = {"name": "folder", "root": str(root), "source": "photo", "target": "sketch", "resize": 32, "crop": 28}
+    base |= {"interpolation": "bilinear"}
     return DataConfig(**{**base, **fields})  # type: ignore[arg-type]
 
 

@@ -131,7 +131,7 @@ def test_it_is_read_from_a_packed_cache(root: Path) -> None:
     data_cli.add_arguments(parser)
     for command in (["show"], ["check"], ["pack", "--resize", "32"]):
         assert data_cli.run(parser.parse_args([command[0], "domainnet126", "--root", str(root), *command[1:]])) == 0
-    packed = load_domains(published(root, resize=32, crop=28)).packed
+    packed = load_domains(published(root, resize=32, crop=28, interpolation="bilinear")).packed
     assert set(packed) == {"source", "target", "labelled_target", "validation"}
     assert packed["validation"].read(8) is not None
 

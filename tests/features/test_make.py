@@ -1,6 +1,7 @@
 """`fastget features` makes what the backbone says, once, and goes on wherever it was killed."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from fastget.common.errors import RunFailed
 from fastget.data.features import INDEX, Store, write_shard
 from fastget.data.find import load_domains
 from fastget.features import make
-from fastget.features.make import digest_of, make_features
+from fastget.features.make import make_features
 from fastget.networks.network import build_network
+from fastget.networks.record import digest_of
 from fastget.training.engine import Engine
 from tests.common.test_ranks import start
 from tests.pictures import write_domains
@@ -26,6 +28,8 @@ SETTINGS: dict[str, Any] = {
     "network.name": "small",
     "network.weights": "none",
 }
+
+TIMM: dict[str, Any] = {"network__name": "timm/test_vit", "data__resize": None, "data__crop": 32}
 
 
 @pytest.fixture
@@ -191,3 +195,28 @@ def test_two_ranks_make_what_one_makes() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("3,797 images") == 1  # one of them prints
     assert contents(Path("one")) == contents(Path("two"))
+
+
+def test_the_index_tells_of_a_backbone_of_timm(root: Path) -> None:
+    origin = make_features(config(root, **TIMM), "out", ["photo"]).store.origin
+    assert (origin.backbone, origin.weights, origin.dim) == ("timm/test_vit", "random of seed 0", 64)
+    assert (origin.resize, origin.crop, origin.interpolation) == (34, 32, "bicubic")
+    assert origin.mean == origin.std == (0.5, 0.5, 0.5)
+    with pytest.raises(ValueError, match=r"made otherwise: .*interpolation \('bicubic' there, 'bilinear' here\)"):
+        make_features(config(root, **{**TIMM, "data__interpolation": "bilinear"}), "out", ["photo"])
+    with pytest.raises(ValueError, match=r"made otherwise: mean \(\(0\.5, 0\.5, 0\.5\) there, \(0\.4, "):
+        make_features(config(root, **{**TIMM, "data__mean": (0.4, 0.4, 0.4)}), "out", ["photo"])
+
+
+def test_a_folder_that_does_not_tell_its_interpolation_is_added_to(root: Path) -> None:
+    """Of before it was told, when `imagenet` stood for the weights, whose sha256 says which they are."""
+    make_features(config(root), "out", ["photo"])
+    file = Path("out", INDEX)
+    tree = json.loads(file.read_text())
+    del tree["origin"]["interpolation"]
+    tree["origin"]["weights"] = "imagenet"
+    file.write_text(json.dumps(tree))
+    store = make_features(config(root), "out", ["sketch"]).store
+    assert store.origin.interpolation == "bilinear"
+    assert store.origin.weights == "imagenet"
+    assert len(store.rows("sketch")) == 36

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
+from fastget.common.preprocessing import MEAN, STD, Preprocessing
 from fastget.config import DataConfig
 from fastget.data.decode import read_image
 from fastget.data.find import load_domains
@@ -23,7 +24,7 @@ from fastget.loading import dali
 from fastget.loading.bad_files import BadFiles
 from fastget.loading.dali import dali_batches, define
 from fastget.loading.dali_source import ExternalSource
-from fastget.loading.loader import MEAN, STD, Decoder, Loader, Stream, TooManyBadImages, choose_loader, normalise
+from fastget.loading.loader import Decoder, Loader, Stream, TooManyBadImages, choose_loader, normalise
 from fastget.loading.sampling import EvalSampler, TrainSampler
 from tests.pictures import image_list, photograph, write_domains, write_encodings
 
@@ -44,7 +45,7 @@ def stream(
         )
     else:
         sampler = EvalSampler(len(images), batch, margin=margin, rank=rank, world=world)
-    return Stream(images, sampler, RESIZE, CROP, **fields)
+    return Stream(images, sampler, Preprocessing(RESIZE, CROP), **fields)
 
 
 def take(loader: Loader, count: int, start: int = 0) -> list[Any]:
@@ -89,7 +90,8 @@ def test_dali_and_torchvision_agree_to_a_level(tmp_path: Path, size: tuple[int, 
     images = image_list(tmp_path, write_encodings(tmp_path))
     sampler = EvalSampler(len(images), 32, margin=size[0] - size[1])
     one, other = (
-        next(Loader(Stream(images, sampler, *size), CPU, decoder, 2).batches()).images for decoder in DECODERS
+        next(Loader(Stream(images, sampler, Preprocessing(*size)), CPU, decoder, 2).batches()).images
+        for decoder in DECODERS
     )
     apart = (levels(one) - levels(other)).abs().amax(dim=(1, 2, 3))
     assert {name: float(d) for name, d in zip(images.paths, apart, strict=True) if d > 1.001} == {}
@@ -108,7 +110,7 @@ def test_random_crops_agree_and_reach_the_edges(domains: tuple[ImageList, ImageL
 def test_normalise_is_torchvision_s(domains: tuple[ImageList, ImageList]) -> None:
     image = torch.randint(0, 256, (2, 9, 9, 3), dtype=torch.uint8)
     oracle = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])(image.permute(0, 3, 1, 2))
-    assert torch.allclose(normalise(image), oracle, atol=1e-5)
+    assert torch.allclose(normalise(image, Preprocessing()), oracle, atol=1e-5)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

@@ -70,6 +70,7 @@ def test_its_summary_is_read() -> None:
         "settings": {},
         "validation": None,
         "classes": None,
+        "backbone": {},
     }
     assert summary.to_dict() == content | added
 

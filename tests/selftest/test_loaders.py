@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 import torch
 
 from fastget.loading import dali
-from fastget.loading.loader import MEAN
+from fastget.loading.stream import Stream
 from fastget.selftest import loaders as selftest_loaders
 
 
@@ -22,7 +25,14 @@ def test_rows_pass_on_the_processor() -> None:
 
 
 def test_a_pipeline_that_is_off_by_two_levels_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dali, "MEAN", [mean + 2 / 255 for mean in MEAN])
+    define = dali.define
+
+    def off(stream: Stream, *args: Any, **options: Any) -> Any:
+        mean = tuple(value + 2 / 255 for value in stream.preprocessing.mean)
+        made = dataclasses.replace(stream.preprocessing, mean=mean)
+        return define(dataclasses.replace(stream, preprocessing=made), *args, **options)
+
+    monkeypatch.setattr(dali, "define", off)
     monkeypatch.setattr(selftest_loaders, "_speed", lambda *_: ("speed", True, ""))
     rows = selftest_loaders.checks(torch.device("cpu"))
     assert [passed for _, passed, _ in rows] == [False, False, True]

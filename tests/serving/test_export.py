@@ -123,7 +123,9 @@ def test_a_network_that_cannot_be_traced(predictor: Predictor, monkeypatch: pyte
 
 
 def test_a_batch_size_that_fails(predictor: Predictor) -> None:
-    fixed = torch.export.export(Deployed(predictor.network), (torch.zeros(1, 3, 28, 28),)).module()
+    fixed = torch.export.export(
+        Deployed(predictor.network, predictor.preprocessing), (torch.zeros(1, 3, 28, 28),)
+    ).module()
     with pytest.raises(ExportFailed, match=r"fails on a batch of 2: .*Guard failed"):
         compare(predictor, lambda images: fixed(images))
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fastget.commands.main import main
+from fastget.common.preprocessing import Preprocessing
 from fastget.config import NetworkConfig, make_config
 from fastget.networks.network import build_network
 from fastget.runs.checkpoint import BadCheckpoint, load_checkpoint, save_checkpoint
@@ -33,7 +34,7 @@ def test_a_run(digits_run: Path) -> None:
     before = torch.get_rng_state()
     predictor = load_predictor(digits_run)
     assert torch.equal(torch.get_rng_state(), before)
-    assert (predictor.step, predictor.resize, predictor.crop) == (70, 32, 28)
+    assert (predictor.step, predictor.preprocessing) == (70, Preprocessing(32, 28))
     assert predictor.classes == tuple("0123456789")
     assert predictor.checkpoint == digits_run / "checkpoints" / "final.pt"
     assert not predictor.network.training

@@ -14,6 +14,7 @@ file in place, so that a damaged cache costs time, not pixels.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -24,13 +25,15 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fastget.common.choices import Interpolation
 from fastget.common.files import path_keys, sizes_and_times
+from fastget.common.text import and_more
 from fastget.data.jpeg import decode_jpeg
 from fastget.data.lists import ImageList
 
@@ -47,10 +50,24 @@ class Encoding:
     format: Format
     resize: int
     quality: int = 90  # JPEG's: two to three levels from the pixels on average
+    interpolation: Interpolation = "bilinear"
 
     @property
     def folder_name(self) -> str:
-        return f"{self.format}-{self.resize}"
+        """Of each size and interpolation a folder of its own: one data set may serve several backbones."""
+        other = "" if self.interpolation == "bilinear" else f"-{self.interpolation}"
+        return f"{self.format}-{self.resize}{other}"
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """As the index keeps it. Bilinear goes without saying, as it did when there was no other."""
+        plain = dataclasses.asdict(self)
+        return {name: value for name, value in plain.items() if value != "bilinear"}
+
+    @property
+    def made(self) -> tuple[int, Interpolation]:
+        """What a backbone must want for its records to be of use."""
+        return self.resize, self.interpolation
 
     def encode(self, square: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The bytes of a record. JPEG halves the colours' resolution, as cameras do: a quarter faster to decode."""
@@ -178,15 +195,22 @@ class Packed:
             )
 
 
-def find_packed(images: ImageList, where: str, resize: int) -> tuple[Packed | None, str]:
+def find_packed(
+    images: ImageList, where: str, resize: int, interpolation: Interpolation = "bilinear"
+) -> tuple[Packed | None, str]:
     """The cache of a list, raw before JPEG, if it is complete and fresh; and a line about it for people."""
     if where == "off":
         return None, "the packed cache is off (data.cache=off)"
     formats: tuple[Format, ...] = ("raw", "jpeg")
     # a small list gains little from one
     note = f"{images.name}: no packed cache (`fastget data pack` makes one)" if len(images) >= WORTH_PACKING else ""
+    if others := _others(images, where, (resize, interpolation)):
+        note = (
+            f"{images.name}: no packed cache of {resize} pixels, {interpolation}, as this backbone wants them; there "
+            f"is {and_more(others, 3)}. `fastget data pack --resize {resize} --interpolation {interpolation}` makes one"
+        )
     for format in formats:
-        folder = cache_folder(images.root, where, Encoding(format, resize))
+        folder = cache_folder(images.root, where, Encoding(format, resize, interpolation=interpolation))
         cache = Cache.open(folder)
         if cache is None or not len(cache.records):
             continue
@@ -199,3 +223,10 @@ def find_packed(images: ImageList, where: str, resize: int) -> tuple[Packed | No
             "or changed; `fastget data pack` brings it up to date"
         )
     return None, note
+
+
+def _others(images: ImageList, where: str, wanted: tuple[int, Interpolation]) -> list[str]:
+    """The folders of a root's caches that were resized otherwise."""
+    some = cache_folder(images.root, where, Encoding("raw", 1))
+    caches = (Cache.open(index.parent) for index in some.parent.glob(f"{some.name.removesuffix('raw-1')}*/index.npz"))
+    return sorted(cache.folder.name for cache in caches if cache is not None and cache.encoding.made != wanted)

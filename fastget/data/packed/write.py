@@ -9,7 +9,6 @@ since is found by its checksums and written again.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
@@ -172,7 +171,7 @@ class _Packer:
 
         def make(i: int) -> NDArray[np.uint8] | Problem:
             try:
-                return self.encoding.encode(np.asarray(read_image(images.file(i), self.encoding.resize)))
+                return self.encoding.encode(np.asarray(read_image(images.file(i), *self.encoding.made)))
             except BadImage as error:
                 return Problem(error.path, error.kind, error.reason)
 
@@ -185,7 +184,7 @@ class _Packer:
             yield future.result()
 
     def _about(self) -> dict[str, Any]:
-        return {"version": VERSION, "recipe": dataclasses.asdict(self.encoding)}
+        return {"version": VERSION, "recipe": self.encoding.recipe}
 
     def _write_index(self, shards: list[NDArray[np.void]]) -> int:
         """The index of all shards, which makes the cache complete. Returns the cache's size in bytes."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from fastget.data.lists import ImageList
 from fastget.evaluation.classes import Classes
 from fastget.evaluation.score import Evaluation
-from fastget.loading.loader import MEAN, STD, Loader
+from fastget.loading.loader import Loader
 from fastget.runs.sinks.classes import classes_figure, made_of
 
 SHOWN = 32  # images of a sample
@@ -83,7 +83,8 @@ class Board:
             batches = loader.batches(step)
             images = next(batches).images[:SHOWN].float().cpu()
             batches.close()
-            shown = images * torch.tensor(STD).view(3, 1, 1) + torch.tensor(MEAN).view(3, 1, 1)
+            made = loader.stream.preprocessing
+            shown = images * torch.tensor(made.std).view(3, 1, 1) + torch.tensor(made.mean).view(3, 1, 1)
             self._writer.add_images(f"images/{name}", shown.clamp(0, 1).contiguous(), step)
 
     def close(self) -> None:
