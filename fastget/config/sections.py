@@ -131,7 +131,17 @@ class TrainConfig:
     resume: Literal["no", "auto"] = opt(
         "no", "auto: go on from the newest checkpoint of the same run, if there is one", free=True
     )
+    lock: Literal["heed", "take"] = opt(
+        "heed",
+        "a folder that another process writes to is refused; take: one of another host, which cannot be seen from "
+        "here, counts as gone (a shared file system)",
+        free=True,
+    )
     batch_size: int = opt(36, "images a step from each domain", ge=1)
+    eval_batch_size: int | None = opt(
+        None, "images a batch in evaluation; default: 256, and of large images no more than 8 times batch_size",
+        ge=1, free=True,
+    )  # fmt: skip
     epochs: int = opt(10, "length; an epoch is as many batches as the larger domain holds", ge=1)
     max_steps: int | None = opt(None, "length in steps, in place of epochs", ge=1)
     warmup_steps: int | None = opt(

@@ -5,6 +5,7 @@ Shapes: N images, n of them on this rank, D feature width, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastget.loading.loader import Loader
+from fastget.loading.loader import Batch, Loader
+from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import Network
 
 
@@ -26,37 +28,60 @@ class Inferred(NamedTuple):
     place: NDArray[np.int64]  # (n,) into the list
 
 
+Between = Callable[[int], object]  # told how many more images are done; what it raises ends the pass
+
+
+def nothing(count: int) -> None:
+    """Between batches."""
+
+
 @torch.no_grad()
-def infer(network: Network, loader: Loader, *, keep_features: bool = False) -> Inferred:
-    """This rank's share of the loader's list, in evaluation mode."""
+def infer(network: Network, loader: Loader, *, keep_features: bool = False, between: Between = nothing) -> Inferred:
+    """This rank's share of the loader's list, in evaluation mode. Every rank calls `between` as often."""
     training = network.training
     network.eval()
+    batches = loader.batches()
+    try:
+        return _infer(network, loader, batches, keep_features, between)
+    finally:
+        batches.close()
+        network.train(training)
+
+
+def _infer(
+    network: Network, loader: Loader, batches: Iterator[Batch], keep_features: bool, between: Between
+) -> Inferred:
     device = network.classifier.weight.device
     features: list[Tensor] = []
     logits = [torch.empty(0, network.classifier.out_features, device=device)]  # there may be fewer images than ranks
     labels = [torch.empty(0, dtype=torch.int64, device=device)]
     index = [np.empty(0, dtype=np.int64)]
-    for batch in loader.batches():
+    sampler = loader.stream.sampler
+    left = sampler.most_steps if isinstance(sampler, EvalSampler) else 0
+    for batch in batches:
         f, z = network(batch.images)
         if keep_features:
             features.append(f.float())
         logits.append(z.float())
         labels.append(batch.labels)
         index.append(batch.index)
-    network.train(training)
+        left -= 1
+        between(len(batch.index))
+    for _ in range(left):  # another rank has a batch more, or fewer that were bad as a whole
+        between(0)
     return Inferred(features, torch.cat(logits), torch.cat(labels), np.concatenate(index))
 
 
 class WholeTarget:
     """The pass over the whole target that a method may ask for (`methods.base.Whole`), made when it is first asked."""
 
-    def __init__(self, network: Network, loader: Loader) -> None:
-        self._network, self._loader = network, loader
+    def __init__(self, network: Network, loader: Loader, between: Between = nothing) -> None:
+        self._network, self._loader, self._between = network, loader, between
 
     @cached_property
     def share(self) -> Inferred:
         """This rank's share, with the labels, which no method is to see."""
-        return infer(self._network, self._loader, keep_features=True)
+        return infer(self._network, self._loader, keep_features=True, between=self._between)
 
     @property
     def asked(self) -> bool:
