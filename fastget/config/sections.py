@@ -77,7 +77,7 @@ class NetworkConfig:
     weights: str = opt(
         "imagenet", "the backbone's start: imagenet (torchvision's), none (random), or a file of weights"
     )
-    bottleneck_dim: int = opt(256, "feature width D after the bottleneck", ge=1)
+    bottleneck_dim: int = opt(256, "feature width D after the bottleneck", ge=1, le=65536)
     bottleneck_norm: bool = opt(False, "batch-norm after the bottleneck")
     head: Literal["linear", "cosine"] = opt(
         "linear", "classifier: linear, or cosine (unit features, no bias), which mme needs"

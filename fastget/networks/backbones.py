@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 
 from fastget.common.text import and_more, close_matches
+from fastget.networks.weights import read_weights, refuse_unsound
 
 
 def torchvision_backbone(name: str, imagenet: bool) -> tuple[nn.Module, int]:
@@ -51,24 +49,10 @@ def _remove_head(model: nn.Module, name: str) -> int:
 
 
 def load_backbone_weights(backbone: nn.Module, file: Path) -> None:
-    """A local file of weights: a state dict as torchvision or fastget saves them. Its head, if any, is left out."""
-    if not file.is_file():
-        raise ValueError(f"network.weights: no file {file}; give imagenet, none, or a file of weights")
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
-        raise ValueError(
-            f"network.weights: {file} is not a file of weights alone: {str(error).splitlines()[0]}"
-        ) from error
-    for key in ("state_dict", "model", "network"):
-        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
-            state = state[key]
-    if not isinstance(state, Mapping):
-        raise ValueError(f"network.weights: {file} holds a {type(state).__name__}, expected a state dict")
+    """A local file of weights: a state dict, of torch or safetensors. Its head, if any, is left out."""
     given = {
         k.removeprefix("module.").removeprefix("network.").removeprefix("backbone."): v
-        for k, v in state.items()
-        if isinstance(v, Tensor)
+        for k, v in read_weights(file).items()
     }
     wanted = backbone.state_dict()
     missing = [k for k in wanted if k not in given and not k.endswith("num_batches_tracked")]
@@ -79,4 +63,5 @@ def load_backbone_weights(backbone: nn.Module, file: Path) -> None:
         raise ValueError(
             f"network.weights: {file} does not fit this network: {', '.join(why)}. Is network.name the same?"
         )
+    refuse_unsound(file, {k: given[k] for k in wanted if k in given})
     backbone.load_state_dict({k: given[k] for k in wanted if k in given}, strict=False)

@@ -6,13 +6,13 @@ import hashlib
 import io
 import pickle
 import re
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fastget.common.archive import damage_in
 from fastget.common.files import write_atomically
 from fastget.runs.old import FORMAT, upgrade
 
@@ -62,13 +62,8 @@ def _refuse_damaged(file: Path) -> None:
         if sha256_of(file, size, NO_COMMENT) != comment[len(MARK) :].decode(errors="replace"):
             raise BadCheckpoint(f"{file} is damaged: its checksum is wrong")
         return
-    with zipfile.ZipFile(file) as archive:
-        damaged = archive.testzip()  # torch itself does not compare the checksums
-        odd = [info.filename for info in archive.infolist() if info.is_dir() or info.external_attr]
-    if damaged is not None:
-        raise BadCheckpoint(f"{file} is damaged: the checksum of {damaged} is wrong")
-    if odd:  # torch reads nothing for what is marked as a folder
-        raise BadCheckpoint(f"{file} is damaged: {odd[0]} in it is marked as no file")
+    if damage := damage_in(file):
+        raise BadCheckpoint(f"{file} is damaged: {damage}")
 
 
 def load_checkpoint(file: Path) -> dict[str, Any]:

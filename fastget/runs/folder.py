@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from fastget.common.files import write_atomically
 from fastget.common.lock import held
 from fastget.common.text import and_more
 from fastget.config import Config
+from fastget.config.yaml_file import read_yaml
 from fastget.data.lists import ImageList
 from fastget.evaluation.score import Evaluation
 from fastget.runs.checkpoint import CheckpointFolder
@@ -81,7 +81,7 @@ class RunFolder:
 
     def stored_config(self) -> dict[str, dict[str, Any]]:
         """The settings of the run in this folder."""
-        stored = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
+        stored = read_yaml(self.folder / "config.yaml")
         return stored if isinstance(stored, dict) else {}
 
     def refuse_other_data(self, split: Mapping[str, Any]) -> None:
