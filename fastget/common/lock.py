@@ -70,8 +70,9 @@ class Owner:
 _KINDS = {"host": str, "boot": str, "pid": int, "started": str, "since": str, "command": str}
 
 
-def lock_file(descriptor: int) -> bool:
-    """The kernel's lock on an open file, as long as the file is open anywhere; False if another process has it."""
+def lock_file(descriptor: int) -> bool | None:
+    """The kernel's lock on an open file, as long as the file is open anywhere; False if another process has it, None
+    where the file system has none."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -79,6 +80,7 @@ def lock_file(descriptor: int) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
+        return None
     return True
 
 
@@ -114,10 +116,19 @@ def busy(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        owner = Owner.read(descriptor)
-        return not lock_file(descriptor) or (owner is not None and owner.gone() is False)
+        return _ended(descriptor)[0] is False
     finally:
         os.close(descriptor)
+
+
+def _ended(descriptor: int) -> tuple[bool | None, str]:
+    """Whether who made this lock has ended, None if that cannot be seen from here; and who it was."""
+    free, owner = lock_file(descriptor), Owner.read(descriptor)
+    if free is False:
+        return False, "another process" if owner is None else str(owner)
+    if owner is None or (free and owner.boot and owner.boot == _boot()):
+        return True, ""  # on one host the kernel knows
+    return owner.gone(), str(owner)
 
 
 def _acquire(folder: Path, take: bool, until: float, way_out: str) -> int:
@@ -134,11 +145,13 @@ def _acquire(folder: Path, take: bool, until: float, way_out: str) -> int:
 
 def _try(folder: Path, take: bool, way_out: str) -> int | None:
     """None: what was there has just gone, and it is worth another try."""
-    folder.mkdir(parents=True, exist_ok=True)
     mine = folder / f".lock.{secrets.token_hex(4)}.part"
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(mine, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-    except FileNotFoundError:
+    except (FileNotFoundError, FileExistsError):
+        if folder.exists() and not folder.is_dir():
+            raise
         return None  # who was here before has just removed the folder
     kept = False
     try:
@@ -177,10 +190,7 @@ def _replace(mine: Path, place: Path, take: bool, way_out: str) -> bool:
     except FileNotFoundError:
         return False
     try:
-        free = lock_file(there)
-        owner = Owner.read(there)
-        who = "another process" if owner is None else str(owner)
-        gone = free and (owner is None or owner.gone())
+        gone, who = _ended(there)
         if gone is False:
             raise Busy(f"{place.parent} is in use by {who}: wait for it to end, stop it, or choose another --out")
         if gone is None and not take:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,7 +97,9 @@ def _read_torch(file: Path, zipped: bool) -> Any:
     try:
         if zipped and (damage := damage_in(file)):
             raise ValueError(f"network.weights: {file} is damaged ({damage}): {AGAIN}")
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of odd pickles: the error says what is wrong
+            return torch.load(file, map_location="cpu", weights_only=True)
     except ValueError as error:
         if str(error).startswith("network.weights"):
             raise
@@ -104,6 +107,8 @@ def _read_torch(file: Path, zipped: bool) -> Any:
     except zipfile.BadZipFile as error:
         raise ValueError(f"network.weights: {file} is cut short or damaged ({_line(error)}): {AGAIN}") from error
     except pickle.UnpicklingError as error:
+        if not any(word in str(error) for word in ("Unsupported global", "Unsupported class", "instantiate class")):
+            raise _damaged(file, error) from error
         # torch's own advice, to load it all the same, is left out: it would run what the file holds
         raise ValueError(
             f"network.weights: {file} is not a file of weights alone: it holds objects that could run code, or is "
@@ -118,4 +123,7 @@ def _damaged(file: Path, error: Exception) -> ValueError:
 
 
 def _line(error: Exception) -> str:
+    """What torch or safetensors say, without torch's advice."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "it does not read as torch's"
     return next(iter(str(error).splitlines()), type(error).__name__)[:200]

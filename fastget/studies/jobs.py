@@ -215,7 +215,7 @@ class Pool:
         here = str(Path(__file__).parents[2])  # so that it imports this fastget, wherever it is started from
         paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
         with job.log.open("ab") as log:
-            if not lock_file(log.fileno()) or busy(job.folder):
+            if lock_file(log.fileno()) is False or busy(job.folder):
                 raise BlockingIOError
             if look(job).status != "pending":
                 return None
