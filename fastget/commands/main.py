@@ -1,5 +1,5 @@
 """The command `fastget`. Exit codes: 0 done, 1 the job found something wrong, 2 wrong usage or bad input;
-128 + n when signal n stopped a run, which is saved and can go on."""
+128 + n when signal n stopped it: a run is saved then and can go on (if it could not be saved: 1)."""
 
 from __future__ import annotations
 
