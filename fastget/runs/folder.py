@@ -64,8 +64,9 @@ class RunFolder:
             for file in (self.metrics, self.folder / "timing.jsonl"):
                 lines = filter(kept, jsonl.read(file)) if from_step else ()
                 write_atomically(file, "".join(json.dumps(line) + "\n" for line in lines).encode())
-            for rest in self.folder.glob(".*.part*"):
-                rest.unlink(missing_ok=True)  # of a run that was killed
+            for place in (self.folder, self.checkpoints.folder):
+                for rest in place.glob(".*.part*"):
+                    rest.unlink(missing_ok=True)  # of a run that was killed
         except OSError as error:
             raise ValueError(
                 f"cannot write to the run's folder {self.folder}: {error.strerror}; choose another one by --out"

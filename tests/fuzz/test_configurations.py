@@ -68,3 +68,8 @@ def test_a_runs_own_file(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("train: [")
     with pytest.raises(ValueError, match=r"config\.yaml is not valid YAML"):
         RunFolder(tmp_path, 2).stored_config()
+
+
+def test_a_module_that_is_relative_to_nothing() -> None:
+    with pytest.raises(ValueError, match=r"method\.module: '\.mine' begins with a dot"):
+        make_config({"method.module": ".mine"})

@@ -77,6 +77,5 @@ def test_it_goes_on_from_every_one(tmp_path: Path, every: int) -> None:
             assert (copy / name).read_bytes() == (whole / name).read_bytes(), (copy, name)
         files, all_files = ({str(f.relative_to(at)) for f in at.rglob("*")} for at in (copy, whole))
         assert files >= all_files
-        assert all(name.startswith("checkpoints/step_") for name in files - all_files), (
-            copy
-        )  # no rest of a half-made one
+        more = files - all_files  # a checkpoint that was about to go may stay, no rest of a half-made one
+        assert all(name.startswith("checkpoints/step_") for name in more), (copy, more)
