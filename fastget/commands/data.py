@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fastget.common.choices import Interpolation
 from fastget.common.progress import progress_bar
+from fastget.common.signals import stopping
 from fastget.config import make_config
 from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
@@ -139,7 +140,8 @@ def _show(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     lists = _lists(args)
-    with progress_bar("checking", sum(map(len, lists))) as advance:
+    kept = "while the files were checked: those that are done are remembered, and the same command goes on"
+    with stopping(kept), progress_bar("checking", sum(map(len, lists))) as advance:
         report = check_lists(lists, full=not args.quick, workers=args.workers, advance=advance)
     notes = count_notes(args.name, lists)
     if args.json:

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from fastget.common.progress import Advance, progress_bar
+from fastget.common.signals import stopping
 from fastget.config import make_config, parse_pairs
 from fastget.data.features import Store
 
@@ -91,7 +92,8 @@ def _make(args: argparse.Namespace) -> int:
     def bar(total: int) -> AbstractContextManager[Advance]:
         return progress_bar("features", total, console, hidden=not first_of_all())
 
-    made = make_features(config, args.out, domains, led=led, dtype=args.dtype, progress=bar)
+    with stopping("in the making: the finished shards are kept, and the same command goes on"):
+        made = make_features(config, args.out, domains, led=led, dtype=args.dtype, progress=bar)
     if not first_of_all():
         return 0
     for problem in made.left_out:

@@ -1,9 +1,10 @@
 """The command `fastget`. Exit codes: 0 done, 1 the job found something wrong, 2 wrong usage or bad input;
-128 + n when signal n stopped a run, which is saved and can go on."""
+128 + n when signal n stopped it: a run is saved then and can go on (if it could not be saved: 1)."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from fastget.common.errors import Interrupted, RunFailed
+from fastget.common.output import OutputFailed, guarded
+from fastget.common.signals import number_of, raising
 
 # each is a file beside this one
 COMMANDS = (
@@ -24,15 +27,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         args = build_parser(next(iter(words), "")).parse_args(words)
-        code: int = args.run(args)
+        with raising(), guarded():
+            code: int = args.run(args)
     except ValueError as error:
         return _complain(str(error), 2)
     except RunFailed as error:
         return _complain(str(error), 1)
     except Interrupted as stop:
         return _complain(str(stop), 128 + stop.number)
-    except KeyboardInterrupt:
-        return _complain("interrupted", 130)
+    except KeyboardInterrupt as stop:
+        number = number_of(stop)
+        return _complain(str(Interrupted(number, "")), 128 + number)
+    except OutputFailed as error:
+        return 128 + signal.SIGPIPE if error.closed else _complain(str(error), 1)
     return code
 
 

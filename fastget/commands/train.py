@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from fastget import bases, methods
+from fastget.common.signals import stopping
 from fastget.config import describe_type, every_section, fields_of, make_config, parse_pairs
 
 HELP = "train and adapt; with no arguments: the default method on the embedded digits"
@@ -62,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     config = make_config(settings_of(args), file=args.config)  # a mistake is told before torch loads
     from fastget.training.train import train
 
-    train(config)
+    with stopping("at once: the newest checkpoint is kept, if there is one; go on with --resume auto"):
+        train(config)
     return 0
 
 

@@ -10,8 +10,8 @@ class RunFailed(RuntimeError):
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and did, with a checkpoint."""
+    """A signal asked to stop; the text says where, and what is saved."""
 
     def __init__(self, number: int, text: str) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name} {text}")
+        super().__init__(f"stopped by {signal.Signals(number).name} {text}".rstrip())
         self.number, self.text = number, text

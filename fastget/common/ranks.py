@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+Decided = TypeVar("Decided")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,36 @@ class Ranks:
         values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value)
         return values
+
+    def decided(self, decide: Callable[[], Decided]) -> Decided:
+        """What rank 0 decides, on every rank. Its ValueError is everyone's, so that none is left waiting for it."""
+        if self.world == 1:
+            return decide()
+        mine: tuple[Any, str | None] = (None, None)
+        if self.main:
+            try:
+                mine = decide(), None
+            except ValueError as error:
+                mine = None, str(error)
+        value, refused = self.gather(mine)[0]
+        if refused is not None:
+            raise ValueError(refused)
+        chosen: Decided = value
+        return chosen
+
+    def agreed(self, what: str, act: Callable[[], None]) -> None:
+        """Every rank does it, or none goes on: ValueError names the first rank that could not, its host and why."""
+        if self.world == 1:
+            return act()
+        why: str | None = None
+        try:
+            act()
+        except ValueError as error:
+            why = f"{socket.gethostname()} {what}: {error}"
+        for rank, reason in enumerate(self.gather(why)):
+            if reason is not None:
+                raise ValueError(f"rank {rank} on {reason}")
+        return None
 
     def barrier(self) -> None:
         if self.world > 1:

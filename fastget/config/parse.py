@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fastget import bases, methods
 from fastget.common.fields import Mismatch, check_range, convert, type_name, types_of
 from fastget.common.text import nearest
 from fastget.config.config import FIXED, Config, fields_of
 from fastget.config.presets import PRESETS
 from fastget.config.sections import DataConfig, MethodConfig
+from fastget.config.yaml_file import read_yaml
 
 # a run's own file holds those of its backbone, which are wrong for another
 OF_THE_BACKBONE = frozenset(f"data.{name}" for name in ("resize", "crop", "interpolation", "mean", "std"))
@@ -131,14 +130,7 @@ def every_section() -> dict[str, type[Any]]:
 
 
 def _read_file(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read the configuration file {file}: {error}") from error
-    try:
-        tree = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"{file} is not valid YAML: {error}") from error
+    tree = read_yaml(file) or {}
     if isinstance(tree, dict):
         tree = {section: {} if part is None else part for section, part in tree.items()}
     if not isinstance(tree, dict) or not all(isinstance(part, dict) for part in tree.values()):

@@ -118,7 +118,7 @@ class NetworkConfig:
         "the backbone's start: imagenet (the published weights: torchvision's default, or those of timm's tag), the "
         "name of others of torchvision's (IMAGENET1K_V1 ...), none (random), or a file of weights",
     )
-    bottleneck_dim: int = opt(256, "feature width D after the bottleneck", ge=1)
+    bottleneck_dim: int = opt(256, "feature width D after the bottleneck", ge=1, le=65536)
     bottleneck_norm: bool = opt(False, "batch-norm after the bottleneck")
     head: Literal["linear", "cosine"] = opt(
         "linear", "classifier: linear, or cosine (unit features, no bias), which mme needs"
@@ -172,7 +172,17 @@ class TrainConfig:
     resume: Literal["no", "auto"] = opt(
         "no", "auto: go on from the newest checkpoint of the same run, if there is one", free=True
     )
+    lock: Literal["heed", "take"] = opt(
+        "heed",
+        "a folder that another process writes to is refused; take: one of another host, which cannot be seen from "
+        "here, counts as gone (a shared file system)",
+        free=True,
+    )
     batch_size: int = opt(36, "images a step from each domain", ge=1)
+    eval_batch_size: int | None = opt(
+        None, "images a batch in evaluation; default: 256, and of large images no more than 8 times batch_size",
+        ge=1, free=True,
+    )  # fmt: skip
     epochs: int = opt(10, "length; an epoch is as many batches as the larger domain holds", ge=1)
     max_steps: int | None = opt(None, "length in steps, in place of epochs", ge=1)
     warmup_steps: int | None = opt(

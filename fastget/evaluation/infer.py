@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fastget.common.ranks import global_sum
 from fastget.loading.loader import Batch, Loader
+from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import Network
 
 
@@ -28,6 +29,13 @@ class Inferred(NamedTuple):
     place: NDArray[np.int64]  # (n,) into the list
 
 
+Between = Callable[[int], object]  # told how many more images are done; what it raises ends the pass
+
+
+def nothing(count: int) -> None:
+    """Between batches."""
+
+
 class Said(NamedTuple):
     """What a network says of one batch."""
 
@@ -36,27 +44,36 @@ class Said(NamedTuple):
     batch: Batch
 
 
-def look_through(network: Network, loader: Loader) -> Iterator[Said]:
-    """This rank's share of the loader's list, batch by batch, in evaluation mode."""
+def look_through(network: Network, loader: Loader, between: Between = nothing) -> Iterator[Said]:
+    """This rank's share of the loader's list, batch by batch, in evaluation mode. Every rank calls `between` as
+    often."""
     training = network.training
     network.eval()
+    batches = loader.batches()
+    sampler = loader.stream.sampler
+    left = sampler.most_steps if isinstance(sampler, EvalSampler) else 0
     try:
-        for batch in loader.batches():
+        for batch in batches:
             with torch.no_grad():
                 f, z = network(batch.images)
             yield Said(f.float(), z.float(), batch)
+            left -= 1
+            between(len(batch.index))
+        for _ in range(left):  # another rank has a batch more, or fewer that were bad as a whole
+            between(0)
     finally:
+        batches.close()
         network.train(training)
 
 
-def infer(network: Network, loader: Loader, *, keep_features: bool = False) -> Inferred:
+def infer(network: Network, loader: Loader, *, keep_features: bool = False, between: Between = nothing) -> Inferred:
     """This rank's share of the loader's list, in evaluation mode."""
     device = network.classifier.weight.device
     features: list[Tensor] = []
     logits = [torch.empty(0, network.classifier.out_features, device=device)]  # there may be fewer images than ranks
     labels = [torch.empty(0, dtype=torch.int64, device=device)]
     index = [np.empty(0, dtype=np.int64)]
-    for f, z, batch in look_through(network, loader):
+    for f, z, batch in look_through(network, loader, between):
         if keep_features:
             features.append(f)
         logits.append(z)
@@ -65,12 +82,12 @@ def infer(network: Network, loader: Loader, *, keep_features: bool = False) -> I
     return Inferred(features, torch.cat(logits), torch.cat(labels), np.concatenate(index))
 
 
-def class_means(network: Network, loader: Loader) -> Tensor:
+def class_means(network: Network, loader: Loader, between: Between = nothing) -> Tensor:
     """(C, D): the mean feature of each class of the loader's list over all ranks, by its labels; zeros for a class
     without images. Summed in float64, so that it does not depend on how the list is cut."""
     weight = network.classifier.weight
     sums = torch.zeros(weight.shape[0], weight.shape[1] + 1, dtype=torch.float64, device=weight.device)
-    for f, _, batch in look_through(network, loader):
+    for f, _, batch in look_through(network, loader, between):
         counted = torch.cat([f.double(), f.new_ones(len(f), 1).double()], 1)
         sums.index_add_(0, batch.labels.to(sums.device), counted)
     sums = global_sum(sums)
@@ -81,17 +98,19 @@ class WholeTarget:
     """The pass over the whole target that a method may ask for (`methods.base.Whole`), made when it is first asked;
     and, likewise, one over the source."""
 
-    def __init__(self, network: Network, loader: Loader, source: Callable[[], Loader]) -> None:
-        self._network, self._loader, self._source = network, loader, source
+    def __init__(
+        self, network: Network, loader: Loader, source: Callable[[], Loader], between: Between = nothing
+    ) -> None:
+        self._network, self._loader, self._source, self._between = network, loader, source, between
 
     @cached_property
     def share(self) -> Inferred:
         """This rank's share, with the labels, which no method is to see."""
-        return infer(self._network, self._loader, keep_features=True)
+        return infer(self._network, self._loader, keep_features=True, between=self._between)
 
     @cached_property
     def source_means(self) -> Tensor:
-        return class_means(self._network, self._source())
+        return class_means(self._network, self._source(), self._between)
 
     @property
     def asked(self) -> bool:

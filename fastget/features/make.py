@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from torch import nn
 from fastget.common.device import choose_device
 from fastget.common.errors import RunFailed
 from fastget.common.files import sizes_and_times
+from fastget.common.lock import held
 from fastget.common.precision import choose_precision
 from fastget.common.progress import Advance
 from fastget.common.ranks import Ranks, joined
@@ -82,7 +83,8 @@ def make_features(
         raise ValueError("--data features names features already: give the data set that the images are of")
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    with joined(choose_device(config.train.device, "train.device")) as (ranks, device):
+    with joined(choose_device(config.train.device, "train.device")) as (ranks, device), ExitStack() as stack:
+        ranks.decided(lambda: stack.enter_context(_held(Path(out), config)))
         lists = read_domains(data.name, data.root, list(domains), led=led)
         names = [images.name for images in lists]
         if len(set(names)) != len(names):
@@ -97,6 +99,17 @@ def make_features(
     left_out = [{"path": problem.path, "reason": problem.reason} for problem in report.bad]
     left_out += [problem for entry in entries for problem in entry.left_out]
     return Made(maker.store, sum(map(len, lists)), maker.kept, left_out)
+
+
+@contextmanager
+def _held(folder: Path, config: Config) -> Iterator[None]:
+    """One making at a time."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(folder, take=config.train.lock == "take"))
+        except OSError as error:
+            raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another place by --out") from error
+        yield
 
 
 def build_backbone(

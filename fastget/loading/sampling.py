@@ -106,6 +106,7 @@ class EvalSampler:
         self.batch_size, self.margin = batch_size, margin
         self.start, self.stop = rank * length // world, (rank + 1) * length // world
         self.steps = -(-(self.stop - self.start) // batch_size)
+        self.most_steps = -(-length // (world * batch_size))  # of any rank
 
     def __call__(self, step: int) -> Draw:
         if step >= self.steps:

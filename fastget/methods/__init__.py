@@ -126,6 +126,8 @@ def check_recipe(name: str, recipe: str) -> None:
 def import_module(where: str) -> str:
     """Import the module, or the .py file, that registers methods of a user's own; its name, a file's in full."""
     if not where.endswith(".py"):
+        if where.startswith("."):
+            raise ValueError(f"method.module: {where!r} begins with a dot; give a module's full name, or a .py file")
         try:
             importlib.import_module(where)
         except ModuleNotFoundError as error:

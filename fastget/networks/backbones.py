@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 import torchvision
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fastget.common.text import and_more, close_matches
+from fastget.networks.weights import read_weights, refuse_unsound
 
 State = Mapping[str, Tensor]
 
@@ -85,7 +82,10 @@ def load_backbone_weights(backbone: nn.Module, file: Path, convert: Callable[[St
     """A local file of weights: a state dict as torchvision, timm or fastget saves them. Its head, if any, is left out.
 
     `convert` brings it to the backbone's names and shapes."""
-    given = _read_state(file)
+    given: State = {
+        k.removeprefix("module.").removeprefix("network.").removeprefix("backbone."): v
+        for k, v in read_weights(file).items()
+    }
     if convert is not None:
         try:
             given = convert(given)
@@ -100,31 +100,5 @@ def load_backbone_weights(backbone: nn.Module, file: Path, convert: Callable[[St
         raise ValueError(
             f"network.weights: {file} does not fit this network: {', '.join(why)}. Is network.name the same?"
         )
+    refuse_unsound(file, {k: given[k] for k in wanted if k in given})
     backbone.load_state_dict({k: given[k] for k in wanted if k in given}, strict=False)
-
-
-def _read_state(file: Path) -> State:
-    """The tensors of a file, without the prefixes that wrappers put before their names; nothing in it is run."""
-    if not file.is_file():
-        raise ValueError(
-            f"network.weights: no file {file}; give imagenet, none, a file of weights (.safetensors, .pt, .pth), or "
-            "the name of torchvision's for this backbone (IMAGENET1K_V1 ...)"
-        )
-    try:
-        if file.suffix == ".safetensors":
-            state: Any = load_file(file)
-        else:
-            state = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, SafetensorError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"network.weights: {file} is not a file of weights alone: {first}") from error
-    for key in ("state_dict", "model", "network"):
-        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
-            state = state[key]
-    if not isinstance(state, Mapping):
-        raise ValueError(f"network.weights: {file} holds a {type(state).__name__}, expected a state dict")
-    return {
-        str(k).removeprefix("module.").removeprefix("network.").removeprefix("backbone."): v
-        for k, v in state.items()
-        if isinstance(v, Tensor)
-    }

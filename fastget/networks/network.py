@@ -80,6 +80,7 @@ def build_network(config: NetworkConfig, num_classes: int, side: int = 224, give
         _load(backbone, config.weights, timm_reader(backbone))
     else:
         backbone, dim = torchvision_backbone(config.name, config.weights, side)
+        _refuse_side(backbone, config.name, side)
         if config.weights not in torchvision_members(config.name):
             _load(backbone, config.weights)
     return _network(config, backbone, dim, num_classes)
@@ -89,6 +90,25 @@ def _load(backbone: nn.Module, weights: str, convert: Callable[[State], State] |
     """The weights of a file, if that is what is named."""
     if weights not in ("imagenet", "none"):
         load_backbone_weights(backbone, Path(weights), convert)
+
+
+def _refuse_side(backbone: nn.Module, name: str, side: int) -> None:
+    """ValueError if the backbone cannot take images of this size. It is shown one without content."""
+    state = {key: value.to("meta") for key, value in (*backbone.named_parameters(), *backbone.named_buffers())}
+    training = backbone.training
+    try:
+        with torch.no_grad():
+            torch.func.functional_call(backbone.eval(), state, (torch.zeros(1, 3, side, side, device="meta"),))
+    except NotImplementedError:
+        return  # an operation that cannot be tried without content
+    except (RuntimeError, AssertionError, ValueError) as error:
+        why = next(iter(str(error).splitlines()), "")
+        raise ValueError(
+            f"network.name={name} cannot take images of {side} x {side} pixels ({why}): set data.crop to what it was "
+            "made for, as 224, or choose another network"
+        ) from error
+    finally:
+        backbone.train(training)
 
 
 def _network(config: NetworkConfig, backbone: nn.Module, dim: int, num_classes: int) -> Network:

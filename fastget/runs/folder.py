@@ -6,15 +6,18 @@ import csv
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from fastget.common.files import write_atomically, write_csv
+from fastget.common.lock import held
+from fastget.common.text import and_more
 from fastget.config import Config
+from fastget.config.yaml_file import read_yaml
 from fastget.data.lists import ImageList
 from fastget.evaluation.classes import Classes
 from fastget.evaluation.score import Evaluation
@@ -24,7 +27,7 @@ from fastget.runs.sinks import jsonl
 from fastget.runs.sinks.classes import draw_classes, made_of, write_classes
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, read_summary
 
-METRICS, PREDICTIONS = "metrics.jsonl", "predictions.csv"
+METRICS, PREDICTIONS, SPLIT = "metrics.jsonl", "predictions.csv", "split.json"
 
 
 class RunFolder:
@@ -48,18 +51,29 @@ class RunFolder:
         split: Mapping[str, Any],
         from_step: int,
         backbone: Mapping[str, str],  # its record
+        owed: bool = False,
     ) -> None:
-        """Write what the run depends on; drop the metrics past `from_step`, which will come again."""
+        """Write what the run depends on; drop the metrics past `from_step`, which will come again, and the evaluation
+        of that step if it is `owed`."""
+
+        def kept(line: dict[str, Any]) -> bool:
+            return line["step"] < from_step or (line["step"] == from_step and not (owed and "accuracy" in line))
+
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             # the place is left out, so that `fastget train --config` repeats the run in another
-            again = dataclasses.replace(config, train=dataclasses.replace(config.train, out=None, resume="no"))
+            again = dataclasses.replace(
+                config, train=dataclasses.replace(config.train, out=None, resume="no", lock="heed")
+            )
             write_atomically(self.folder / "config.yaml", again.to_yaml().encode())
             write_json(self.folder / "environment.json", {**environment(device), "backbone": dict(backbone)})
-            write_json(self.folder / "split.json", split)
+            write_json(self.folder / SPLIT, split)
             for file in (self.metrics, self.folder / "timing.jsonl"):
-                kept = [line for line in jsonl.read(file) if line["step"] <= from_step] if from_step else []
-                write_atomically(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
+                lines = filter(kept, jsonl.read(file)) if from_step else ()
+                write_atomically(file, "".join(json.dumps(line) + "\n" for line in lines).encode())
+            for place in (self.folder, self.checkpoints.folder):
+                for rest in place.glob(".*.part*"):
+                    rest.unlink(missing_ok=True)  # of a run that was killed
         except OSError as error:
             raise ValueError(
                 f"cannot write to the run's folder {self.folder}: {error.strerror}; choose another one by --out"
@@ -75,8 +89,25 @@ class RunFolder:
 
     def stored_config(self) -> dict[str, dict[str, Any]]:
         """The settings of the run in this folder."""
-        stored = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
+        stored = read_yaml(self.folder / "config.yaml")
         return stored if isinstance(stored, dict) else {}
+
+    def refuse_other_data(self, split: Mapping[str, Any]) -> None:
+        """ValueError if the run in this folder was started on other images than these. A moved root is none."""
+        file = self.folder / SPLIT
+        if not file.is_file():
+            return
+        try:
+            differing = other_data(json.loads(file.read_text(encoding="utf-8")), split)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise ValueError(
+                f"{file} is damaged ({error}): remove it to go on without a look at whether the data are the same"
+            ) from error
+        if differing:
+            raise ValueError(
+                f"the run in {self.folder} was started on other data: {'; '.join(differing)}. Give it the same data, "
+                "or choose another --out"
+            )
 
     def finish(self, summary: SeedSummary, target: ImageList, final: Evaluation, found: Classes) -> None:
         """predictions.csv, classes.csv with its picture, and summary.json, which marks the run as done."""
@@ -93,6 +124,24 @@ class RunFolder:
         write_json(self.folder / FILE, summary.to_dict())
 
 
+def other_data(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """In words, where two protocols (split.json) tell of other images. What one of them does not tell is left open."""
+    words = []
+    for role, now in here.get("lists", {}).items():
+        then = there.get("lists", {}).get(role, now)
+        if then["images"] != now["images"]:
+            words.append(f"{role} ({now['name']}) had {then['images']:,} images there, and has {now['images']:,} here")
+        elif then["sha256"] != now["sha256"]:
+            words.append(f"{role} ({now['name']}) has as many images, and other paths or labels")
+    out = [sorted(Path(bad["path"]).name for bad in split.get("left_out", [])) for split in (there, here)]
+    if out[0] != out[1]:
+        odd = sorted(set(out[0]) ^ set(out[1])) or out[1]
+        words.append(f"{len(out[0]):,} bad images were left out there, {len(out[1]):,} here ({and_more(odd)})")
+    if there.get("features", here.get("features")) != here.get("features"):
+        words.append("the features were made otherwise")
+    return words
+
+
 def read_predictions(folder: Path) -> dict[str, str]:
     """Path -> predicted class, of a run's predictions.csv."""
     with (folder / PREDICTIONS).open(encoding="utf-8", newline="") as stream:
@@ -103,22 +152,42 @@ def write_json(file: Path, content: Any) -> None:
     write_atomically(file, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def choose_folder(config: Config) -> Path:
-    """--out, or a new folder under runs/ named after the task; with --resume auto the newest one of that name."""
-    if config.train.out is not None:
-        folder = Path(config.train.out)
-        _refuse_unwritable(folder)
-        taken = [name for name in (FILE, METRICS, "checkpoints") if (folder / name).exists()]
-        taken += [f.name for f in folder.glob("seed-*")] if folder.is_dir() else []
-        if taken and config.train.resume == "no":
+@contextmanager
+def held_folder(config: Config) -> Iterator[Path]:
+    """The folder of a run, which this process alone writes to in the block: --out, or a new one under runs/ named after
+    the task; with --resume auto the newest one of that name."""
+    out = config.train.out
+    if out is not None:
+        _refuse_unwritable(Path(out))
+    with ExitStack() as stack:
+        try:
+            folder, made = (Path(out), False) if out is not None else _named_after_the_task(config)
+            stack.enter_context(held(folder, take=config.train.lock == "take", made=made))
+        except OSError as error:
+            where = out or "runs/"
             raise ValueError(
-                f"{folder} already holds a run ({taken[0]}): go on with it by --resume auto, or choose another --out"
-            )
-        return folder
+                f"cannot write to the run's folder {where}: {error.strerror}; choose another one by --out"
+            ) from error
+        if config.train.resume == "no":
+            _refuse_taken(folder)
+        yield folder
+
+
+def _named_after_the_task(config: Config) -> tuple[Path, bool]:
+    """The folder, and whether it was made here."""
     data = config.data
     stem = "-".join(Path(str(part)).stem for part in (data.name, data.source, data.target) if part)
     base = Path("runs") / f"{stem}-{config.title.replace(' on ', '-')}"
-    return newest_folder(base) if config.train.resume == "auto" else new_folder(base)
+    return (newest_folder(base), False) if config.train.resume == "auto" else (new_folder(base), True)
+
+
+def _refuse_taken(folder: Path) -> None:
+    taken = [name for name in (FILE, METRICS, "checkpoints") if (folder / name).exists()]
+    taken += [f.name for f in folder.glob("seed-*")]
+    if taken:
+        raise ValueError(
+            f"{folder} already holds a run ({taken[0]}): go on with it by --resume auto, or choose another --out"
+        )
 
 
 def _refuse_unwritable(folder: Path) -> None:
@@ -130,8 +199,13 @@ def _refuse_unwritable(folder: Path) -> None:
 
 
 def new_folder(base: Path) -> Path:
-    """`base`, or the first of base-2, base-3 ... that isn't there yet."""
-    return _numbered(base, _count(base) + 1)
+    """`base`, or the first of base-2, base-3 ... that isn't there yet, made: of two processes each has its own."""
+    base.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        folder = _numbered(base, _count(base) + 1)
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
 
 
 def newest_folder(base: Path) -> Path:

@@ -6,25 +6,25 @@ called again. A run that fails is an outcome with its reason, and the others go 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
 from fastget.common.errors import Interrupted
+from fastget.common.lock import busy, lock_file
+from fastget.common.signals import noted
 from fastget.config import Config
 from fastget.runs.sinks import jsonl
 from fastget.runs.summary import SeedsSummary, SeedSummary, read_summary
 
 Status = Literal["done", "failed", "refused", "pending"]
+STOPPING = "every run that is on saves and stops; a second signal ends them at once"
 POLL, AGAIN = 0.1, 2.0  # seconds between looks at the processes, and at a run that another process is busy with
 
 
@@ -157,7 +157,7 @@ class Pool:
     def run(self, ended: Callable[[Outcome], object], tick: Callable[[], object]) -> None:
         """`ended` is told each outcome, `tick` is called now and then. Raises Interrupted, with every run saved; no
         process is left behind, whatever happens here."""
-        with _signals() as asked:
+        with noted(lambda: STOPPING, once=False, leave_ignored=True) as asked:
             try:
                 while (self.left or self.running) and not asked:
                     for place in range(len(self.slots)):
@@ -210,12 +210,13 @@ class Pool:
 
     def _start(self, job: Job, slot: Slot) -> subprocess.Popen[bytes] | None:
         """The run's process. Its log is locked as long as it lives, whatever becomes of this one: BlockingIOError if a
-        process of an earlier call, or of another one, still holds it."""
+        process of an earlier call, or of another one, still holds it, or a `fastget train` of its own the folder."""
         job.folder.parent.mkdir(parents=True, exist_ok=True)
         here = str(Path(__file__).parents[2])  # so that it imports this fastget, wherever it is started from
         paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
         with job.log.open("ab") as log:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if lock_file(log.fileno()) is False or busy(job.folder):
+                raise BlockingIOError
             if look(job).status != "pending":
                 return None
             log.truncate(0)
@@ -242,23 +243,6 @@ class Pool:
             if one is not None:
                 self.outcomes[one.number] = look(self.jobs[one.number])  # it may have reached its end first
         self.busy = [None] * len(self.slots)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """SIGTERM, SIGINT and a closed terminal are noted, to be acted on in the loop; what is ignored (nohup) stays so."""
-    asked: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    heeded = [n for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-    old: dict[signal.Signals, Any] = {n: signal.signal(n, note) for n in heeded}
-    try:
-        yield asked
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
 
 
 def _why(code: int, log: Path) -> str:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fastget.common.errors import Interrupted, RunFailed
 from fastget.common.files import write_atomically
+from fastget.common.lock import held
 from fastget.common.text import nearest
 from fastget.config import Config, every_section, fields_of, make_config, parse_settings
 from fastget.studies.jobs import Job, Outcome, Pool, find_slots
@@ -188,22 +189,28 @@ def try_config(settings: Mapping[str, str], file: str | None) -> tuple[Config | 
 def claim(out: Path, kind: str, settings: Mapping[str, str], file: str | None, axes: Mapping[str, list[str]]) -> None:
     """Record in OUT/KIND.json what the study is. A folder of another one is refused; one that holds a part of this
     (fewer methods, seeds ...) goes on to be all of it."""
-    record = out / f"{kind}.json"
     mine: dict[str, Any] = {
         "settings": {key: _plain(value) for key, value in parse_settings(settings).items() if not _free(key)},
         "config": Path(file).read_text(encoding="utf-8") if file else None,
         "axes": {name: list(axis) for name, axis in axes.items()},
     }
-    content = [part.name for part in out.iterdir() if not part.name.startswith(".")] if out.is_dir() else []
-    if record.is_file():
-        _refuse_other(json.loads(record.read_text(encoding="utf-8")), mine, out, kind)
-    elif out.exists() and (content or not out.is_dir()):
-        raise ValueError(f"{out} is not empty and holds no {kind} of before ({kind}.json): choose another --out")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: choose another --out")
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(record, (json.dumps(mine, indent=2) + "\n").encode())
+        with held(out, wait=30):  # of two that start together the second sees what the first has written
+            _record(out, kind, mine)
     except OSError as error:
         raise ValueError(f"cannot write to {out}: {error.strerror}; choose another one by --out") from error
+
+
+def _record(out: Path, kind: str, mine: Mapping[str, Any]) -> None:
+    record = out / f"{kind}.json"
+    content = [part.name for part in out.iterdir() if not part.name.startswith(".")]
+    if record.is_file():
+        _refuse_other(json.loads(record.read_text(encoding="utf-8")), mine, out, kind)
+    elif content:
+        raise ValueError(f"{out} is not empty and holds no {kind} of before ({kind}.json): choose another --out")
+    write_atomically(record, (json.dumps(mine, indent=2) + "\n").encode())
 
 
 def _refuse_other(there: Mapping[str, Any], mine: Mapping[str, Any], out: Path, kind: str) -> None:

@@ -22,7 +22,7 @@ from fastget.methods.base import Task
 from fastget.networks.network import build_network
 from fastget.training.optim import build_optimizer
 
-EVAL_BATCH = 256
+EVAL_BATCH, SMALL = 256, 64  # images a batch of an evaluation; and the side up to which they cost little memory
 # batch-norm statistics stay each rank's own, and so may a part of a method's memory; the option has two names
 _NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
 _WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
@@ -68,6 +68,18 @@ def distributed(model: Base, device: torch.device, ranks: Ranks) -> nn.Module:
         return model
     devices = [device.index] if device.type == "cuda" else None
     return DistributedDataParallel(model, devices, **_WITHOUT_BUFFERS)
+
+
+def eval_batch_size(config: Config, features: bool = False) -> int:
+    """train.eval_batch_size, or as many as fit where a training batch does: an image that is learned from keeps every
+    layer's output, one that is looked at those of two."""
+    if config.train.eval_batch_size is not None:
+        return config.train.eval_batch_size
+    return (
+        EVAL_BATCH
+        if features or config.data.preprocessing.crop <= SMALL
+        else min(EVAL_BATCH, 8 * config.train.batch_size)
+    )
 
 
 class Loaders:
@@ -130,7 +142,8 @@ class Loaders:
         data, ranks = self._config.data, self._ranks
         images = len(self._domains.lists()[role])
         margin = data.preprocessing.margin
-        return self._loader(role, EvalSampler(images, EVAL_BATCH, margin=margin, rank=ranks.rank, world=ranks.world))
+        size = eval_batch_size(self._config, features=role in self._features)
+        return self._loader(role, EvalSampler(images, size, margin=margin, rank=ranks.rank, world=ranks.world))
 
     def _loader(self, role: str, sampler: TrainSampler | EvalSampler) -> Loader:
         data, domains = self._config.data, self._domains

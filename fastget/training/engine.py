@@ -19,7 +19,7 @@ from fastget.common.ranks import Ranks
 from fastget.config import Config, changed
 from fastget.data.find import Domains
 from fastget.evaluation.classes import Classes, Tally, estimate, tally, with_latest
-from fastget.evaluation.infer import WholeTarget, infer
+from fastget.evaluation.infer import Between, Inferred, WholeTarget, infer, nothing
 from fastget.evaluation.score import Evaluation, assess, evaluate
 from fastget.loading.loader import Batch
 from fastget.methods.base import Seen
@@ -83,6 +83,7 @@ class Engine:
         self.started = False  # whether the method has: its first batch of the target was shown
         self.before_metrics: dict[str, Any] | None = None  # of the model at the end of the warm-up, once it is reached
         self.tallies: list[Tally] = []  # of the last evaluations since then, or of all if it never comes
+        self.between: Between = nothing  # batches of an evaluation, and of a method's pass over the target
         self.totals: dict[str, Tensor] = {}  # losses since the last log, on the device
         self.counted = 0  # steps in them
 
@@ -159,15 +160,18 @@ class Engine:
         if self.started and self.step % self.plan.epoch_steps:
             return
         with self.timer.phase("evaluation"):
-            whole = WholeTarget(self.network, self.loaders.evaluation, self.loaders.whole_source)
+            whole = WholeTarget(self.network, self.loaders.evaluation, self.loaders.whole_source, self.between)
             if not self.started:
                 self.tallies = []  # the warm-up's say nothing of the adapted model
                 self.method.start(whole)
             self.method.start_epoch(whole)
             if not self.started and (whole.asked or self.plan.warmup_steps):
-                share = whole.share if whole.asked else infer(self.network, self.loaders.evaluation)
+                share = whole.share if whole.asked else self._infer()
                 self.before_metrics = {"step": self.step, **assess(share, self.ranks).metrics()}
         self.started = True
+
+    def _infer(self) -> Inferred:
+        return infer(self.network, self.loaders.evaluation, between=self.between)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
@@ -208,11 +212,11 @@ class Engine:
     def evaluate(self) -> Evaluation:
         """The current model on the target, and on SSDA's validation list where there is one."""
         with self.timer.phase("evaluation"):
-            result = evaluate(self.network, self.loaders.evaluation, self.ranks)
+            result = evaluate(self.network, self.loaders.evaluation, self.ranks, self.between)
             self.tallies = with_latest(self.tallies, tally(self.step, result))
             if self.loaders.validation is None:
                 return result
-            held_out = evaluate(self.network, self.loaders.validation, self.ranks)
+            held_out = evaluate(self.network, self.loaders.validation, self.ranks, self.between)
             return dataclasses.replace(result, validation=held_out)
 
     def classes(self, final: Evaluation) -> Classes:

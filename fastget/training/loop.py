@@ -5,25 +5,28 @@ from __future__ import annotations
 import math
 import resource
 import signal
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fastget.common.errors import Interrupted, RunFailed
+from fastget.common.signals import noted
 from fastget.evaluation.score import Evaluation
 from fastget.evaluation.selection import better
 from fastget.loading.loader import TooManyBadImages
 from fastget.runs.folder import RunFolder
 from fastget.runs.sinks.display import Display
 from fastget.runs.sinks.tensorboard import Board
+from fastget.training.clock import Clock
 from fastget.training.cost import bytes_of
 from fastget.training.engine import Batches, Engine
 from fastget.training.profiling import Profile
+
+
+class _Heeded(Exception):
+    """A signal was heeded in the midst of a pass over the target."""
 
 
 class Loop:
@@ -36,14 +39,20 @@ class Loop:
         display: Display,
         board: Board,
         profile: Profile | None,
-        best: dict[str, float],  # of the criterion of train.select, so far
+        state: dict[str, Any] | None,  # of the checkpoint that the engine goes on from
     ) -> None:
         self.engine, self.run, self.display, self.board, self.profile = engine, run, display, board, profile
         self.clock = Clock()
-        self.saved_step = engine.step
-        self.best = best
-        self.stop_after: int | None = None  # a signal that came with the last step
+        self.saved_step = None if state is None else engine.step  # of the newest checkpoint on disk
+        self.unsaved = ""  # why there is no later one, where it could not be written
+        self.best: dict[str, float] = (state or {}).get("best", {})  # of the criterion of train.select, so far
+        self.owed = bool((state or {}).get("owed"))  # whether the evaluation of this step was left for later
+        self.asked: list[int] = []  # signals
+        self.stop_after: int | None = None  # one that came with the last step
         self.bad: list[dict[str, Any]] = []  # files that turned bad while the run went on
+        self._looked = 0  # images of the pass that is on
+        self._evaluating = False
+        engine.between = self._between
 
     def fit(self) -> Evaluation:
         """From the engine's step to the last one; the evaluation of the final model."""
@@ -51,21 +60,27 @@ class Loop:
         engine.model.train()
         batches = engine.batches()
         final: Evaluation | None = None
-        with _signals() as asked:
+        with noted(self._answer) as self.asked:
             try:
+                if self.owed:
+                    final = self._evaluate()
                 while engine.step < engine.plan.max_steps:
                     final = self._step(batches)
-                    if asked or engine.ranks.world > 1:
-                        self._heed(asked)
+                    if self.asked or engine.ranks.world > 1:
+                        self._heed()
+                return final if final is not None else self._looking(engine.evaluate)
+            except _Heeded:
+                where = "in the evaluation after" if self._evaluating else "before the method's start, after"
+                raise self._stopped(where) from None
             except TooManyBadImages as error:
                 raise self._given_up(error) from error
             finally:
                 batches.close()
-        return final if final is not None else engine.evaluate()
 
     def _step(self, batches: Iterator[Batches]) -> Evaluation | None:
         """One step, and what is due after it."""
         engine = self.engine
+        self._looked = 0
         with self.clock.waiting(), engine.timer.phase("data"):
             batch = next(batches)
         self._name_bad(batch)
@@ -76,6 +91,7 @@ class Loop:
             self.profile.step()
         if self._due(engine.config.train.log_every):
             self._log()
+        self.display.stepped(engine.step, self.clock.left(*self._to_come(), self._evaluated_images()))
         result = self._evaluate() if self._due(engine.plan.eval_every) else None
         if self._due(engine.plan.checkpoint_every):
             self._save()
@@ -84,29 +100,73 @@ class Loop:
     def _due(self, every: int) -> bool:
         return self.engine.step == self.engine.plan.max_steps or self.engine.step % every == 0
 
+    def _to_come(self) -> tuple[int, int]:
+        """Steps and evaluations that are left; one that is due now is among them."""
+        step, plan = self.engine.step, self.engine.plan
+        last = plan.max_steps % plan.eval_every != 0
+        return plan.max_steps - step, plan.max_steps // plan.eval_every - (step - 1) // plan.eval_every + last
+
+    def _evaluated_images(self) -> int:
+        domains = self.engine.domains
+        return len(domains.target) + (0 if domains.validation is None else len(domains.validation))
+
     # --- stopping early -----------------------------------------------------------------------
 
-    def _heed(self, asked: list[int]) -> None:
+    def _answer(self) -> str:
+        """What a signal is answered with: when the run stops, and what is saved then."""
+        engine = self.engine
+        last = "nothing is saved yet" if self.saved_step is None else f"step {self.saved_step} is the last one saved"
+        again = f"A second signal stops at once ({last})"
+        if self._looked or self._evaluating:
+            return f"stopping after this batch of images; step {engine.step} is saved then. {again}"
+        when = "this step" if engine.ranks.world == 1 else "the next log interval's step, with all ranks"
+        return f"stopping after {when}, which is saved then. {again}"
+
+    def _heed(self) -> None:
         """Stop if a signal asked for it; many ranks agree on it at log intervals."""
         engine = self.engine
         together = engine.ranks.world == 1 or self._due(engine.config.train.log_every)
-        if not together or not engine.ranks.any(bool(asked), engine.device):
+        if not together or not engine.ranks.any(bool(self.asked), engine.device):
             return
-        number = asked[0] if asked else signal.SIGTERM
         if engine.step == engine.plan.max_steps:
-            self.stop_after = number  # this run is done; the next seed's is not to start
+            self.stop_after = self._number()  # this run is done; the next seed's is not to start
             return
-        if self.saved_step != engine.step:
+        raise self._stopped("after")
+
+    def _between(self, count: int) -> None:
+        """Between two batches of a pass over images: show how far it is, heed signals. Every rank comes here."""
+        engine = self.engine
+        self._looked += count * engine.ranks.world  # the others are about as far
+        total = self._evaluated_images() if self._evaluating else len(engine.target)
+        what = "evaluation" if self._evaluating else "the method's start"
+        self.display.looking(what, min(self._looked, total), total)
+        if (self.asked or engine.ranks.world > 1) and engine.ranks.any(bool(self.asked), engine.device):
+            raise _Heeded
+
+    def _number(self) -> int:
+        return self.asked[0] if self.asked else signal.SIGTERM
+
+    def _stopped(self, where: str) -> Interrupted | RunFailed:
+        """How a run ends that a signal asked to stop: with its state on disk, or not, and it says which."""
+        engine = self.engine
+        where += f" step {engine.step} of {engine.plan.max_steps}"
+        if self._on_disk():
+            return Interrupted(self._number(), f"{where}; the run is saved")
+        name = signal.Signals(self._number()).name
+        return RunFailed(f"stopped by {name} {where}, which could not be saved: {self.unsaved}")
+
+    def _on_disk(self) -> bool:
+        """Save what is not yet; whether it is on disk then."""
+        if self.saved_step != self.engine.step:
             self._save()
-        raise Interrupted(number, f"after step {engine.step} of {engine.plan.max_steps}; the run is saved")
+        return self.saved_step == self.engine.step
 
     def _given_up(self, error: TooManyBadImages) -> RunFailed:
         """Too many files turned bad. One rank alone can save; among many the others wait in another place."""
+        after = f"after step {self.engine.step}"
         if self.engine.ranks.world == 1:
-            if self.saved_step != self.engine.step:
-                self._save()
-            return RunFailed(f"after step {self.engine.step}, which is saved: {error}")
-        return RunFailed(f"after step {self.engine.step}: {error}")
+            after += ", which is saved" if self._on_disk() else f", which could not be saved ({self.unsaved})"
+        return RunFailed(f"{after}: {error}")
 
     def _name_bad(self, batch: Batches) -> None:
         for bad in (bad for part in batch.given for bad in part.bad):
@@ -154,14 +214,23 @@ class Loop:
 
     def _evaluate(self) -> Evaluation:
         engine = self.engine
-        with self.clock.paused():
-            result = engine.evaluate()
+        self.owed = True
+        with self.clock.evaluating():
+            result = self._looking(engine.evaluate)
             figures = engine.method.figures() if engine.config.train.tensorboard and engine.started else {}
             if engine.ranks.main:
                 self.run.log(step=engine.step, **result.logged())
                 self.display.evaluated(engine.step, result)
                 self._show(result, figures)
+            self.owed = False
             self._select(result)
+        return result
+
+    def _looking(self, evaluate: Callable[[], Evaluation]) -> Evaluation:
+        """An evaluation, which is shown and may be left; what it leaves is told from a method's pass."""
+        self._looked, self._evaluating = 0, True
+        result = evaluate()
+        self._looked, self._evaluating = 0, False
         return result
 
     def _show(self, result: Evaluation, figures: dict[str, Tensor]) -> None:
@@ -183,52 +252,38 @@ class Loop:
             return
         self.best = {name: value}
         state = {**self._sound_state(), "selected_by": self.best}
-        if self.engine.ranks.main:
-            self._write("selected", lambda: self.run.checkpoints.save_as("selected.pt", state))
+        self._write("selected", lambda: self.run.checkpoints.save_as("selected.pt", state))
 
     def _sound_state(self) -> dict[str, Any]:
         """The state to save. A checkpoint never holds NaN: a run must be able to go on from it."""
         engine = self.engine
         if not engine.finite():
             self._refuse_nonfinite(math.nan, engine.counted)
-        return {**engine.state(), "best": self.best}
+        owed = {"owed": True} if self.owed else {}  # a run that goes on makes up for the evaluation that was left
+        return {**engine.state(), "best": self.best, **owed}
 
     def _save(self) -> None:
+        """The checkpoint of this step. Every rank comes to know whether it is on disk."""
+        step = self.engine.step
         with self.clock.paused():
             state = self._sound_state()
-            if self.engine.ranks.main:
-                self._write(f"step {self.engine.step}", lambda: self.run.checkpoints.save(self.engine.step, state))
-        self.saved_step = self.engine.step
+            why = self._write(f"step {step}", lambda: self.run.checkpoints.save(step, state))
+            why = self.engine.ranks.gather(why)[0]
+        self.saved_step, self.unsaved = (self.saved_step, why) if why else (step, "")
 
-    def _write(self, what: str, write: Any) -> None:
+    def _write(self, what: str, write: Callable[[], object]) -> str:
+        """By rank 0. Why it cannot be, and what is kept; empty if it was written."""
+        if not self.engine.ranks.main:
+            return ""
         try:
             write()
         except OSError as error:
             kept = self.run.checkpoints.steps()
             before = f"{kept[0]} is kept" if kept else "there is none before it"
             self.display.warn(f"cannot save the checkpoint of {what} ({error.strerror}): {before}")
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """SIGTERM and SIGINT are noted, to be acted on between two steps; a second one stops at once."""
-    asked: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    try:
-        old = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not in the main thread: the program around us handles its signals
-        yield asked
-        return
-    try:
-        yield asked
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+            newest = f"the newest checkpoint on disk is {kept[0]}" if kept else "no checkpoint is on disk"
+            return f"{error.strerror}; {newest}. Make room, then go on with --resume auto"
+        return ""
 
 
 def memory(device: torch.device) -> float:
@@ -236,41 +291,3 @@ def memory(device: torch.device) -> float:
     if device.type == "cuda":
         return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
-
-
-class Clock:
-    """Images per second as total images over total time, evaluations and checkpoints left out."""
-
-    def __init__(self) -> None:
-        self.images = 0
-        self.steps = 0
-        self._read = (0, 0.0)  # steps and seconds when it was read last
-        self._start = time.perf_counter()
-        self._out = 0.0
-        self._waited = 0.0
-
-    def read(self) -> dict[str, float]:
-        elapsed = time.perf_counter() - self._start - self._out
-        return {
-            "images_per_second": round(self.images / elapsed, 2),
-            "data_wait": round(self._waited / elapsed, 4),
-            "step_ms": round(1000 * self._since(elapsed), 3),
-        }
-
-    def _since(self, elapsed: float) -> float:
-        """Seconds a step since the last call: as old as what the meter has measured of the method."""
-        steps, seconds = self.steps - self._read[0], elapsed - self._read[1]
-        self._read = (self.steps, elapsed)
-        return seconds / max(1, steps)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self._out += time.perf_counter() - start
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self._waited += time.perf_counter() - start

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from rich.console import Console
 
 from fastget.common.device import choose_device
 from fastget.common.errors import Interrupted, RunFailed
+from fastget.common.lock import held
 from fastget.common.progress import progress_bar
 from fastget.common.ranks import Ranks, joined
+from fastget.common.signals import stopping
 from fastget.common.text import and_more
 from fastget.config import Config, make_config
 from fastget.config.combinations import title_of
@@ -22,8 +25,8 @@ from fastget.evaluation.classes import Classes
 from fastget.evaluation.score import Evaluation
 from fastget.methods import method_of
 from fastget.networks.preprocessing import filled
-from fastget.runs.checkpoint import FINAL
-from fastget.runs.folder import RunFolder, choose_folder, write_json
+from fastget.runs.checkpoint import FINAL, load_checkpoint, sha256_of
+from fastget.runs.folder import RunFolder, held_folder, write_json
 from fastget.runs.sinks.classes import ROWS, made_of, show_classes
 from fastget.runs.sinks.display import Display, results_table
 from fastget.runs.sinks.tensorboard import Board
@@ -55,10 +58,11 @@ def train(
     config = filled(config)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    with joined(choose_device(config.train.device, "train.device")) as (ranks, device):
+    with joined(choose_device(config.train.device, "train.device")) as (ranks, device), ExitStack() as stack:
         quiet = quiet or not ranks.main
         console = console if console is not None and ranks.main else Console(quiet=quiet)
-        folder = Path(ranks.gather(str(choose_folder(config)) if ranks.main else None)[0])
+        held_here = held_folder(config)  # by rank 0
+        folder = Path(ranks.decided(lambda: str(stack.enter_context(held_here))))
         domains = _load_domains(config, console, quiet)
         config = with_backbone(config, domains)
         seeds = config.train.seeds
@@ -67,7 +71,9 @@ def train(
             for seed in seeds:
                 place = folder if len(seeds) == 1 else folder / f"seed-{seed}"
                 one = dataclasses.replace(config, train=dataclasses.replace(config.train, seeds=(seed,)))
-                done, stop = _run_seed(Job(one, seed, domains, device, ranks, place, len(seeds) == 1), console, quiet)
+                alone = len(seeds) == 1
+                with _held(place, folder, config, ranks):
+                    done, stop = _run_seed(Job(one, seed, domains, device, ranks, place, alone), console, quiet)
                 summaries.append(done)
                 if stop is not None and len(summaries) < len(seeds):
                     raise Interrupted(stop, f"after seed {seed}, which is done")
@@ -83,9 +89,19 @@ def train(
     return Result(folder, summary)
 
 
+@contextmanager
+def _held(place: Path, folder: Path, config: Config, ranks: Ranks) -> Iterator[None]:
+    """A seed's folder, where it has one of its own: it may be given as --out of another run."""
+    with ExitStack() as stack:
+        if place != folder:
+            ranks.decided(lambda: stack.enter_context(held(place, take=config.train.lock == "take")))
+        yield
+
+
 def _load_domains(config: Config, console: Console, quiet: bool) -> Domains:
     """The lists, after a quick look at every file, with a progress bar where that takes long; what was left out."""
-    with progress_bar("looking at the images", None, console, hidden=quiet) as advance:
+    saved = "while the images were looked at: what was found is remembered, and nothing else is saved yet"
+    with stopping(saved), progress_bar("looking at the images", None, console, hidden=quiet) as advance:
         need_validation = config.train.select == "validation"
         domains = load_domains(config.data, advance=advance, need_validation=need_validation)
     for note in domains.notes:
@@ -123,7 +139,7 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int
     config, ranks = job.config, job.ranks
     run = RunFolder(job.folder, config.train.keep_checkpoints)
     resume = config.train.resume == "auto"
-    done: SeedSummary | None = ranks.gather(_finished(run, config) if resume and ranks.main else None)[0]
+    done = ranks.decided(lambda: _finished(run, job)) if resume else None
     if done is not None:
         console.print(f"{job.folder}: already done", highlight=False, markup=False)
         return done, None
@@ -132,16 +148,17 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int
         console.print(kept, highlight=False, markup=False)
     engine = Engine(config, job.seed, job.domains, job.device, ranks, profile)
     with Display(f"{config.title}, seed {job.seed}", engine.plan.max_steps, console, quiet) as display:
-        state = run.checkpoints.restore(engine.load, display.warn) if resume else None
+        state = _restore(run, engine, display) if resume else None
         if state is not None:
             console.print(f"going on from step {engine.step} of {job.folder}", highlight=False, markup=False)
             if engine.other_start:
                 display.warn(engine.other_start)
         if ranks.main:
-            run.start(config, job.device, job.domains.protocol, engine.step, engine.backbone)
+            owed = "owed" in (state or {})
+            run.start(config, job.device, job.domains.protocol, engine.step, engine.backbone, owed)
         ranks.barrier()
         try:
-            return _fit(Loop(engine, run, display, _board(job, engine), profile, (state or {}).get("best", {})), job)
+            return _fit(Loop(engine, run, display, _board(job, engine), profile, state), job)
         except OSError as error:
             raise RunFailed(
                 f"cannot write to {job.folder} ({error.strerror}). What is there is kept: make room, then go on with "
@@ -149,14 +166,45 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int
             ) from error
 
 
-def _finished(run: RunFolder, config: Config) -> SeedSummary | None:
-    """The summary of a finished run, if the folder holds one of these settings."""
-    summary = run.summary
+def _restore(run: RunFolder, engine: Engine, display: Display) -> dict[str, Any] | None:
+    """The state of the checkpoint that the run goes on from. Rank 0 chooses it, and every rank reads that one."""
+    found: list[dict[str, Any]] = []
+
+    def choose() -> tuple[Path, str] | None:
+        state = run.checkpoints.restore(engine.load, display.warn)
+        if state is None:
+            return None
+        found.append(state)
+        file = run.checkpoints.restored
+        return file, sha256_of(file) if engine.ranks.world > 1 else ""
+
+    def follow(file: Path, digest: str) -> None:
+        if engine.ranks.main:
+            return
+        found.append(load_checkpoint(file))
+        if sha256_of(file) != digest:
+            raise ValueError(f"{file} is not the file that rank 0 sees")
+        engine.load(found[0])
+
+    chosen = engine.ranks.decided(choose)
+    if chosen is None:
+        return None
+    engine.ranks.agreed("cannot go on: all ranks need the run's folder, on a shared disk", lambda: follow(*chosen))
+    return found[0]
+
+
+def _finished(run: RunFolder, job: Job) -> SeedSummary | None:
+    """The summary of a finished run, if the folder holds one of these settings. ValueError if it, or what there is of
+    it, is of other data."""
+    config, summary = job.config, run.summary
     if summary is None:
+        if run.checkpoints.files():
+            run.refuse_other_data(job.domains.protocol)
         return None
     if isinstance(summary, SeedsSummary):
         raise ValueError(f"{run.folder} holds the runs of seeds {summary.seeds}: give the same --seeds to go on")
     refuse_other_settings(run.stored_config(), config)
+    run.refuse_other_data(job.domains.protocol)
     return summary
 
 

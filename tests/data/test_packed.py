@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from fastget.common.errors import RunFailed
 from fastget.common.files import path_keys
 from fastget.common.preprocessing import Preprocessing
 from fastget.config import DataConfig
@@ -375,3 +376,16 @@ def test_a_shorter_list_drops_the_shards_that_it_no_longer_needs(images: ImageLi
     pack(images.take(np.arange(7)), tmp_path / "cache", RAW, shard_bytes=SMALL)
     assert sorted(p.name for p in (tmp_path / "cache").glob("*.tar")) == ["shard-00000.tar", "shard-00001.tar"]
     assert len(opened(tmp_path / "cache").records) == 7
+
+
+def test_a_disk_that_fills_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = image_list(write_domains(tmp_path / "data") / "photo" / "ant", ["000.png", "001.jpg", "002.jpg"])
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(RunFailed, match=r"No space left on device\). The finished shards are kept: make room"):
+            pack_module.pack(images, tmp_path / "cache", Encoding("jpeg", 16, 90))
+    assert pack_module.pack(images, tmp_path / "cache", Encoding("jpeg", 16, 90)).images == 3

@@ -8,7 +8,7 @@ import torch
 import torchvision
 from torch import nn
 
-from fastget.config import NetworkConfig
+from fastget.config import NetworkConfig, make_config
 from fastget.networks.network import build_network
 
 
@@ -113,3 +113,14 @@ def test_no_internet_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchvision.models.ResNet18_Weights, "get_state_dict", get_state_dict)
     with pytest.raises(ValueError, match=r"cannot download .*network\.weights=FILE"):
         build_network(config(name="resnet18", weights="imagenet"), 5)
+
+
+@pytest.mark.parametrize(("name", "side"), [("vit_b_16", 28), ("alexnet", 28), ("inception_v3", 64)])
+def test_images_of_a_size_that_a_backbone_cannot_take(name: str, side: int) -> None:
+    with torch.device("meta"), pytest.raises(ValueError, match=rf"{name} cannot take images of {side} x {side} pixels"):
+        build_network(config(name=name), 7, side)
+
+
+def test_a_bottleneck_that_no_memory_holds() -> None:
+    with pytest.raises(ValueError, match=r"bottleneck_dim must be .*at most 65536, got 1000000000000"):
+        make_config({"network.bottleneck_dim": 10**12})

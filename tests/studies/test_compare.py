@@ -8,15 +8,19 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from fastget.commands.main import main
+from fastget.common.lock import held
 from fastget.config import DataConfig
 from fastget.studies import jobs
+from fastget.studies.study import claim
 from fastget.studies.tasks import find_tasks, folder_of
 from tests.features.support import small_store
 from tests.pictures import this_fastget
@@ -183,10 +187,11 @@ def test_the_folder_of_another_comparison(monkeypatch: pytest.MonkeyPatch, capsy
     assert "holds no sweep of before" in said(capsys)
 
 
+@pytest.mark.parametrize("by", ["its log", "its folder"])
 def test_a_run_that_another_process_is_busy_with_is_left_to_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    by: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As after a kill -9: the runs of the killed comparison go on to their end."""
+    """As after a kill -9: the runs of the killed comparison go on to their end. Or a `fastget train` is on there."""
     started = stand_in(monkeypatch)
     monkeypatch.setattr(jobs, "AGAIN", 0.05)
     log = Path("c/uda/fonts-handwritten/plain-get/seed-0.log")
@@ -194,14 +199,17 @@ def test_a_run_that_another_process_is_busy_with_is_left_to_it(
     Path("c/compare.json").write_text(json.dumps({"settings": {}, "config": None, "axes": {
         "methods": [], "bases": [], "settings": [], "tasks": [], "seeds": []}}))  # fmt: skip
     release = []
-    with log.open("ab") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with ExitStack() as busy:
+        if by == "its log":
+            fcntl.flock(busy.enter_context(log.open("ab")), fcntl.LOCK_EX)
+        else:
+            busy.enter_context(held(log.with_suffix("")))
         real = jobs.Pool._note
 
         def note(self: jobs.Pool, *args: object) -> None:
             real(self, *args)  # type: ignore[arg-type]  # passed on
             release.append(len(started))
-            fcntl.flock(held, fcntl.LOCK_UN)
+            busy.close()
 
         monkeypatch.setattr(jobs.Pool, "_note", note)
         assert main(["compare", "--methods", "get,bnm", "--seeds", "0", "--jobs", "2", "--out", "c"]) == 0
@@ -294,3 +302,22 @@ def test_asked_to_stop_and_gone_on() -> None:
     subprocess.run(command, env=this_fastget(), check=True, capture_output=True)
     assert rows()[0]["status"] == "done"
     assert "going on from step" in (run.parent / "seed-0.log").read_text()
+
+
+def test_of_two_studies_that_start_together_one_has_the_folder(tmp_path: Path) -> None:
+    start, refused = threading.Barrier(4), []
+
+    def one(value: str) -> None:
+        start.wait()
+        try:
+            claim(tmp_path / "out", "compare", {"optim.lr": value}, None, {"methods": ["get"]})
+        except ValueError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=one, args=(f"0.{number}",)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 3
+    assert all("holds another compare" in text for text in refused)

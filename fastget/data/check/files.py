@@ -12,6 +12,7 @@ import os
 import queue
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -57,20 +58,27 @@ def check(files: Sequence[str], *, full: bool, workers: int = 0, advance: Advanc
     todo = np.flatnonzero(~remembered)
     if advance:
         advance(int(remembered.sum()))
-    for i, problem in _look_at(files, todo, workers):
-        if problem:
-            found[i] = problem
-        if advance and (not full or (problem and problem.bad)):
-            advance(1)
-    if full:
-        whole = np.array([i for i in todo.tolist() if i not in found or not found[i].bad], dtype=np.int64)
-        for i, problem in _decode(files, whole, workers):
+    done: list[int] = []  # of `todo`: a check that is stopped remembers these
+    try:
+        for i, problem in _look_at(files, todo, workers):
             if problem:
                 found[i] = problem
-            if advance:
-                advance(1)
-    memory.add(files, stats, todo[stats[todo, 0] > 0], level, found)
-    memory.save()
+            if not full or (problem and problem.bad):
+                done.append(i)
+                if advance:
+                    advance(1)
+        if full:
+            whole = np.array([i for i in todo.tolist() if i not in found or not found[i].bad], dtype=np.int64)
+            for i, problem in _decode(files, whole, workers):
+                if problem:
+                    found[i] = problem
+                done.append(i)
+                if advance:
+                    advance(1)
+    finally:
+        sure = np.array(done, dtype=np.int64)
+        memory.add(files, stats, sure[stats[sure, 0] > 0], level, found)
+        memory.save()
     return Report(len(files), int(remembered.sum()), [found[i] for i in sorted(found)])
 
 
@@ -83,13 +91,18 @@ def check_lists(lists: Sequence[ImageList], *, full: bool, workers: int = 0, adv
 def _look_at(files: Sequence[str], todo: NDArray[np.int64], workers: int) -> Iterator[tuple[int, Problem | None]]:
     """In threads: it is mostly waiting for the disk."""
 
+    left = threading.Event()  # a signal stops the check: no thread is to finish its part first
+
     def some(part: NDArray[np.int64]) -> list[tuple[int, Problem | None]]:
-        return [(i, look_at_ends(files[i])) for i in part.tolist()]
+        return [(i, look_at_ends(files[i])) for i in part.tolist() if not left.is_set()]
 
     parts = [todo[start : start + CHUNK] for start in range(0, len(todo), CHUNK)]
     with ThreadPoolExecutor(2 * workers) as pool:
-        for results in pool.map(some, parts):
-            yield from results
+        try:
+            for results in pool.map(some, parts):
+                yield from results
+        finally:
+            left.set()
 
 
 def _decode(files: Sequence[str], todo: NDArray[np.int64], workers: int) -> Iterator[tuple[int, Problem | None]]:

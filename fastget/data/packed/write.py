@@ -24,7 +24,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from fastget.common.errors import RunFailed
 from fastget.common.files import made_whole, path_keys, sizes_and_times
+from fastget.common.lock import Busy, held
 from fastget.common.progress import Advance
 from fastget.data.decode import BadImage, Problem, read_image
 from fastget.data.lists import ImageList
@@ -236,22 +238,22 @@ def _save(file: Path, records: NDArray[np.void], about: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One packing at a time. The lock goes with the process, however that ends."""
-    try:
-        import fcntl
-    except ImportError as error:  # not on Windows, where fastget's GPU path does not run either
-        raise ValueError("`fastget data pack` needs file locks, which this system lacks") from error
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise ValueError(
-            f"cannot write the packed cache to {folder}: {error.strerror}; choose another folder by --cache DIR, "
-            "and give it to train as data.cache=DIR"
-        ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise ValueError(f"another `fastget data pack` is writing {folder}: wait for it to end") from error
-    finally:
-        os.close(descriptor)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(held(folder, way_out=f"removing {folder / '.lock'}"))
+        except Busy as error:
+            raise ValueError(
+                f"another `fastget data pack` is writing {folder}: wait for it to end ({error})"
+            ) from error
+        except OSError as error:
+            raise ValueError(
+                f"cannot write the packed cache to {folder}: {error.strerror}; choose another folder by --cache DIR, "
+                "and give it to train as data.cache=DIR"
+            ) from error
+        try:
+            yield
+        except OSError as error:
+            raise RunFailed(
+                f"cannot write the packed cache to {folder} ({error.strerror or error}). The finished shards are kept: "
+                "make room, then run the same command again"
+            ) from error

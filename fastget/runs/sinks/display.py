@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from fastget.evaluation.score import Evaluation
+
+EVERY = 30  # seconds between lines about a long evaluation, where there is no bar
 
 
 def percent(share: float | None) -> str:
@@ -31,12 +35,13 @@ class Display:
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=self.console,
             expand=True,
         )
-        self.task = self.progress.add_task(title, total=steps)
+        self.task = self.progress.add_task(title, total=steps, left="ETA -:--")
+        self.phase = self.progress.add_task("evaluation", total=None, visible=False, left="")
+        self._told = time.monotonic()  # when a plain line last told of a phase
         self.figures = Text(style="dim")
         self.live = Live(Group(self.progress, self.figures), console=self.console, refresh_per_second=4, transient=True)
         self.shown = not quiet and self.console.is_terminal
@@ -62,12 +67,26 @@ class Display:
         words.append(f"{speed['images_per_second']:,.0f} img/s")
         words.append(f"data wait {100 * speed['data_wait']:.0f} %")
         words.append(f"{speed['memory_mib'] / 1024:.1f} GiB")
-        self.progress.update(self.task, completed=step)
         method, whole = speed["method_ms"], max(speed["step_ms"], 1e-9)
         added = f"of {whole:,.0f} ms the method's {method:,.1f} ({100 * method / whole:.0f} %)"
         self.figures.plain = f"{', '.join(words)}\n{cost}; {added}, and {speed['method_mib']:,.1f} MiB"
 
+    def stepped(self, step: int, seconds_left: float) -> None:
+        """A step is done; `seconds_left` counts the evaluations that are to come."""
+        left = f"ETA {timedelta(seconds=round(seconds_left))}"
+        self.progress.update(self.task, completed=step, left=left)
+        self.progress.update(self.phase, visible=False)
+
+    def looking(self, what: str, done: int, total: int) -> None:
+        """A pass over images that is no training: an evaluation, say. Outside of a terminal a line now and then."""
+        self.progress.update(self.phase, description=f"  {what}", completed=done, total=total, visible=done < total)
+        now = time.monotonic()
+        if not self.shown and not self.quiet and done < total and now - self._told > EVERY:
+            self._told = now
+            self.console.print(f"  {what}: {done:,} of {total:,} images", highlight=False, soft_wrap=True)
+
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        self._told = time.monotonic()
         words = [f"step {step:>6}/{self.steps}"]
         if evaluation.accuracy is not None:
             words.append(f"target accuracy {percent(evaluation.accuracy)}")

@@ -1,0 +1,60 @@
+"""What is shown while a run runs: evaluations as a phase of their own, counted in the time that is left."""
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from fastget.config import make_config
+from fastget.runs.sinks import display as display_module
+from fastget.runs.sinks.display import Display
+from fastget.training.build import eval_batch_size
+from fastget.training.clock import Clock
+
+
+def test_an_evaluation_is_a_phase_of_its_own() -> None:
+    shown = Display("get, seed 0", 60, Console(file=io.StringIO(), force_terminal=True, width=100))
+    bar, phase = (shown.progress.tasks[shown.progress.task_ids.index(task)] for task in (shown.task, shown.phase))
+    assert not phase.visible
+    shown.stepped(6, 3725)
+    assert (bar.completed, bar.fields["left"]) == (6, "ETA 1:02:05")
+    shown.looking("evaluation", 96, 3929)
+    assert (phase.visible, phase.completed, phase.total) == (True, 96, 3929)
+    shown.looking("evaluation", 3929, 3929)
+    assert not phase.visible
+
+
+def test_a_log_tells_of_a_long_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, now = io.StringIO(), 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    shown = Display("get, seed 0", 60, Console(file=out, width=100))
+    for done in range(0, 4000, 100):
+        now += 4
+        shown.looking("evaluation", done, 4000)
+    assert out.getvalue().splitlines() == [f"  evaluation: {done:,} of 4,000 images" for done in range(700, 4000, 800)]
+    assert display_module.EVERY == 30
+
+
+def test_the_time_that_is_left_counts_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    clock = Clock()
+    now, clock.steps, clock.images = 30.0, 10, 300
+    assert clock.left(steps=50, evaluations=2, images=900) == 50 * 3 + 2 * 900 * 30 / 300 / 3  # a guess
+    with clock.evaluating():
+        now += 100
+    assert clock.left(steps=50, evaluations=2, images=900) == 50 * 3 + 2 * 100
+    assert clock.read()["step_ms"] == 3000
+
+
+def test_the_batch_of_an_evaluation_follows_that_of_training() -> None:
+    def size(batch: int, crop: int, **more: int) -> int:
+        fields = {f"train.{name}": value for name, value in more.items()}
+        return eval_batch_size(
+            make_config({"train.batch_size": batch, "data.resize": 256, "data.crop": crop, **fields})
+        )
+
+    assert (size(36, 224), size(12, 224), size(1, 224)) == (256, 96, 8)
+    assert size(12, 28) == 256  # small images take no memory
+    assert size(12, 224, eval_batch_size=33) == 33
