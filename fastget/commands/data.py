@@ -15,8 +15,9 @@ from fastget.common.progress import progress_bar
 from fastget.config import make_config
 from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
-from fastget.data.find import count_notes, read_domains
+from fastget.data.find import read_domains
 from fastget.data.lists import ImageList, together
+from fastget.data.notes import count_notes
 from fastget.data.packed.read import Cache, Encoding, cache_folder
 from fastget.data.packed.write import Packing, estimate, pack, verify
 from fastget.data.sheet import contact_sheet

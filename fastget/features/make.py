@@ -298,5 +298,5 @@ class _Maker:
         packed, _ = find_packed(images, data.cache, data.resize)
         sampler = EvalSampler(len(images), BATCH, margin=data.resize - data.crop)
         threshold = data.bad_threshold if data.bad_images == "skip" else 1.0  # else the first one is the end
-        stream = Stream(images, sampler, data.resize, data.crop, packed, threshold)
+        stream = Stream(images, sampler, data.resize, data.crop, packed, threshold, data.max_pixels)
         return Loader(stream, self.device, data.loader, data.workers)

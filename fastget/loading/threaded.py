@@ -33,7 +33,7 @@ def read_square(stream: Stream, index: int) -> NDArray[np.uint8]:
         square = stream.packed.read(index)
         if square is not None:
             return square
-    return np.array(read_image(stream.images.file(index), stream.resize))
+    return np.array(read_image(stream.images.file(index), stream.resize, stream.max_pixels))
 
 
 def stand_in(stream: Stream, bad: BadFiles, step: int, row: int) -> tuple[int, NDArray[np.uint8]] | None:

@@ -15,6 +15,7 @@ import torch
 import yaml
 
 from fastget.common.files import write_atomically
+from fastget.common.text import csv_cell, from_csv_cell
 from fastget.config import Config
 from fastget.data.lists import ImageList
 from fastget.evaluation.score import Evaluation
@@ -80,15 +81,16 @@ class RunFolder:
         ):
             label = int(target.labels[i])
             truth = target.classes[label] if label >= 0 else ""
-            writer.writerow([target.paths[i], truth, target.classes[prediction], f"{confidence:.4f}"])
-        write_atomically(self.folder / PREDICTIONS, text.getvalue().encode())
+            cells = map(csv_cell, (target.paths[i], truth, target.classes[prediction]))
+            writer.writerow([*cells, f"{confidence:.4f}"])
+        write_atomically(self.folder / PREDICTIONS, text.getvalue().encode(errors="backslashreplace"))
         write_json(self.folder / FILE, summary.to_dict())
 
 
 def read_predictions(folder: Path) -> dict[str, str]:
     """Path -> predicted class, of a run's predictions.csv."""
     with (folder / PREDICTIONS).open(encoding="utf-8", newline="") as stream:
-        return {row["path"]: row["prediction"] for row in csv.DictReader(stream)}
+        return {from_csv_cell(row["path"]): from_csv_cell(row["prediction"]) for row in csv.DictReader(stream)}
 
 
 def write_json(file: Path, content: Any) -> None:

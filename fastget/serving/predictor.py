@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-import struct
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,14 +21,12 @@ from torch import Tensor
 
 from fastget.common.text import and_more
 from fastget.config import make_config
+from fastget.data.decode import MAX_PIXELS
 from fastget.loading.loader import BadImage, normalise, read_image
 from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import Network, build_network
 from fastget.runs.checkpoint import FINAL, BadCheckpoint, CheckpointFolder, load_checkpoint
 from fastget.serving import BATCH
-
-# what decoders raise for damaged files, beside what read_image turns into BadImage
-DECODER_ERRORS = (EOFError, KeyError, IndexError, TypeError, OverflowError, MemoryError, struct.error, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -62,6 +58,7 @@ class Predictor:
     checkpoint: Path  # the file it came from
     step: int
     config: dict[str, dict[str, Any]]  # the run's, as stored
+    max_pixels: int = MAX_PIXELS  # a file that tells of more is not decoded
 
     @property
     def features_of(self) -> str | None:
@@ -115,11 +112,9 @@ class Predictor:
         if not os.path.exists(file):
             return "no such file"
         try:
-            image = np.asarray(read_image(file, self.resize))
+            image = np.asarray(read_image(file, self.resize, self.max_pixels))
         except BadImage as error:
             return str(error)
-        except DECODER_ERRORS as error:
-            return f"cannot decode {file}: {type(error).__name__} {error}"
         edge = int(EvalSampler(1, 1, margin=self.resize - self.crop)(0).x[0])
         return image[edge : edge + self.crop, edge : edge + self.crop]
 
@@ -217,7 +212,8 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
             f"{file} lacks a run's configuration, class names or weights: expected a file that `fastget train` wrote"
         )
     settings = {f"network.{name}": value for name, value in config["network"].items()}
-    settings |= {f"data.{name}": config["data"][name] for name in ("resize", "crop") if name in config["data"]}
+    wanted = ("resize", "crop", "max_pixels")
+    settings |= {f"data.{name}": config["data"][name] for name in wanted if name in config["data"]}
     try:
         read = make_config(settings | {"network.weights": "none"})
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
@@ -235,6 +231,7 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
         checkpoint=file,
         step=int(state.get("step", 0)),
         config=config,
+        max_pixels=read.data.max_pixels,
     )
 
 

@@ -11,9 +11,10 @@ import io
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from fastget.common.files import write_atomically
+from fastget.common.text import csv_cell
 from fastget.config.combinations import title_of
 from fastget.data.datasets import DATA_SETS
 from fastget.studies.jobs import Job, Outcome
@@ -156,22 +157,11 @@ def write_csv(file: Path, outcomes: Sequence[Outcome]) -> None:
         figures = [None] * len(METRICS) if found is None else [found[metric] for metric in METRICS]
         figures += [None if found is None else found.label_free.get(key) for key in free]
         writer.writerow(
-            [safe(part) for part in (*job.point.values(), *map(job.value, keys), job.setting,
+            [csv_cell(part) for part in (*job.point.values(), *map(job.value, keys), job.setting,
              job.value("data.source"), job.value("data.target"), job.seed, *figures,
              None if found is None else found.steps, one.seconds, one.status, one.reason)]
         )  # fmt: skip
     write_atomically(file, text.getvalue().encode())
-
-
-def safe(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula gets an apostrophe before it."""
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
 
 
 def write_lines(file: Path, lines: Sequence[str]) -> None:

@@ -14,10 +14,12 @@ from fastget.common.device import choose_device
 from fastget.common.errors import Interrupted, RunFailed
 from fastget.common.progress import progress_bar
 from fastget.common.ranks import Ranks, joined
-from fastget.common.text import and_more
+from fastget.common.text import and_more, escaped
 from fastget.config import Config, make_config
 from fastget.config.combinations import title_of
 from fastget.data.find import Domains, load_domains
+from fastget.data.notes import batch_notes
+from fastget.data.places import with_start
 from fastget.evaluation.score import Evaluation
 from fastget.methods import method_of
 from fastget.runs.checkpoint import FINAL
@@ -55,6 +57,7 @@ def train(
         quiet = quiet or not ranks.main
         console = console if console is not None and ranks.main else Console(quiet=quiet)
         folder = Path(ranks.gather(str(choose_folder(config)) if ranks.main else None)[0])
+        config = dataclasses.replace(config, data=with_start(config.data))
         domains = _load_domains(config, console, quiet)
         config = with_backbone(config, domains)
         seeds = config.train.seeds
@@ -84,11 +87,12 @@ def _load_domains(config: Config, console: Console, quiet: bool) -> Domains:
     with progress_bar("looking at the images", None, console, hidden=quiet) as advance:
         need_validation = config.train.select == "validation"
         domains = load_domains(config.data, advance=advance, need_validation=need_validation)
-    for note in domains.notes:
-        console.print(note, highlight=False, markup=False)
+    notes = [*domains.notes, *batch_notes([domains.source, domains.target], config.train.batch_size)]
     if domains.left_out:
         first = and_more([f"{problem.path} {problem.reason}" for problem in domains.left_out])
-        console.print(f"left out {len(domains.left_out)} bad images: {first}", highlight=False, markup=False)
+        notes.append(f"left out {len(domains.left_out)} bad images: {first}")
+    for note in notes:
+        console.print(escaped(note), highlight=False, markup=False, soft_wrap=True)
     return domains
 
 

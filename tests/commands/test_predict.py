@@ -114,13 +114,13 @@ def test_bad_files_get_rows(digits_run: Path, target: ImageList, capsys: pytest.
 
 
 def test_a_decoder_that_raises_something_else(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(file: str, resize: int) -> Image.Image:
-        raise EOFError("no more frames")
+    def broken(image: Image.Image) -> Image.Image:
+        raise TypeError("no such tag")
 
-    Path("x.tif").touch()
-    monkeypatch.setattr("fastget.serving.predictor.read_image", broken)
+    Image.new("RGB", (4, 4)).save("x.tif")
+    monkeypatch.setattr("fastget.data.decode.to_rgb", broken)
     (row,) = predictor.predict(["x.tif"])
-    assert row.error == "cannot decode x.tif: EOFError no more frames"
+    assert "cannot read x.tif: is damaged (no such tag)" in row.error
     assert (row.label, row.confidence) == ("", None)
 
 

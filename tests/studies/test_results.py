@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fastget.common.text import csv_cell
 from fastget.studies.jobs import Job, Outcome
-from fastget.studies.results import Figure, cell, markdown, marks, metric_of, over_seeds, over_tasks, safe, write_csv
+from fastget.studies.results import Figure, cell, markdown, marks, metric_of, over_seeds, over_tasks, write_csv
 
 
 def test_over_seeds() -> None:
@@ -43,9 +44,9 @@ def test_markdown_cells_cannot_break_the_table() -> None:
 
 def test_a_spreadsheet_finds_no_formula(tmp_path: Path) -> None:
     for text in ("=1+1", "+x", "-rm", "@sum", "\t=1"):
-        assert safe(text) == f"'{text}"
+        assert csv_cell(text) == f"'{text}"
     for harmless in ("get", "-0.5", "+3", 0.5, -2, None):
-        assert safe(harmless) == harmless
+        assert csv_cell(harmless) == harmless
     settings = {"method.name": "get", "data.source": "=HYPERLINK(1)", "data.target": "b, c"}
     job = Job(folder=tmp_path / "j", settings=settings, setting="uda", seed=0, config=None, refused="no, it\nis not")
     write_csv(tmp_path / "r.csv", [Outcome(job=job, status="refused", reason=job.refused)])
