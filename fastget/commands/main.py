@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fastget.common.errors import Interrupted, RunFailed
+from fastget.common.text import escaped
 
 # each is a file beside this one
 COMMANDS = (
@@ -54,7 +55,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
 
 
 def _complain(text: str, code: int) -> int:
-    Console(stderr=True).print(f"[bold red]fastget:[/] {escape(text)}", highlight=False, soft_wrap=True)
+    Console(stderr=True).print(f"[bold red]fastget:[/] {escape(escaped(text))}", highlight=False, soft_wrap=True)
     return code
 
 

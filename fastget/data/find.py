@@ -26,7 +26,7 @@ from fastget.data.lists import ImageList, domains_from_lists, read_list
 from fastget.data.notes import count_notes, lacking_notes, same_notes, ssda_notes
 from fastget.data.packed.read import Packed, find_packed
 from fastget.data.places import as_found
-from fastget.data.walk import unreadable, unused_notes
+from fastget.data.walk import Unused, unreadable, unused_notes
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,9 @@ class Domains:
     validation: ImageList | None = None  # SSDA's images whose labels no step trains on, where there are any
     left_out: list[Problem] = field(default_factory=list)  # bad files, under data.bad_images=skip
     warnings: list[Problem] = field(default_factory=list)  # misnamed files, which are used all the same
+    unused: dict[str, tuple[Unused, ...]] = field(
+        default_factory=dict
+    )  # role -> files of its folder that no list holds
     packed: dict[str, Packed] = field(default_factory=dict)  # role -> cache, where fresh
     features: dict[str, NDArray[Any]] = field(default_factory=dict)  # role -> (N, D), where data.name=features
     origin: Origin | None = None  # of the features: what made them
@@ -251,7 +254,7 @@ def _without_bad(
     """The lists after a quick look at every file. What lies in the folders of the whole domains and is not used is
     counted in the notes, and listed in the protocol."""
     kept, report = sound_lists(domains.lists(), data, workers, advance, whole)
-    by_name = {images.name: images.unused for images in whole}
+    by_name = {images.name: images.unused for images in whole}  # of one domain that is both, once
     notes = [*report.notes, *(note for name, unused in by_name.items() for note in unused_notes(name, unused))]
     protocol = dict(domains.protocol)
     if report.bad:
@@ -260,7 +263,13 @@ def _without_bad(
         protocol["unused"] = unused
     changed: dict[str, Any] = dict(kept)
     return dataclasses.replace(
-        domains, **changed, left_out=report.bad, warnings=report.warnings, notes=notes, protocol=protocol
+        domains,
+        **changed,
+        left_out=report.bad,
+        warnings=report.warnings,
+        unused=dict(zip(("source", "target"), (images.unused for images in whole), strict=True)),
+        notes=notes,
+        protocol=protocol,
     )
 
 

@@ -108,7 +108,6 @@ def _list_of(root: Path, domain: str, found: DomainFolder, classes: Sequence[str
             f"{root / domain} has class folders that the source lacks: {and_more(unknown)}{hint}. "
             "The target's classes must be among the source's"
         )
-    found.images = {name: images for name, images in found.images.items() if images}
     paths, labels = found.labelled(classes)
     return ImageList(domain, root, paths, labels, tuple(classes), tuple(found.unused))
 

@@ -43,7 +43,7 @@ def walk(root: str | Path, folder: str, *, without: Iterable[str] = ()) -> Found
     return found
 
 
-def _into(found: Found, root: str, folder: str, seen: set[str], without: frozenset[str]) -> None:
+def _into(found: Found, root: str, folder: str, seen: set[str], without: frozenset[str], hidden: bool = False) -> None:
     place = os.path.join(root, folder)
     real = os.path.realpath(place)
     if real in seen:  # links may lead in a circle
@@ -56,7 +56,6 @@ def _into(found: Found, root: str, folder: str, seen: set[str], without: frozens
     except OSError as error:
         found.unused.append(Unused(folder, f"{UNREADABLE} ({error.strerror})"))
         return
-    hidden = any(part.startswith(".") for part in folder.split("/"))
     below = []
     for name, is_folder in inside:
         path = posixpath.join(folder, name)
@@ -67,7 +66,7 @@ def _into(found: Found, root: str, folder: str, seen: set[str], without: frozens
         else:
             found.unused.append(Unused(path, HIDDEN if hidden else _why_not(name)))
     for path in below:
-        _into(found, root, path, seen, frozenset())
+        _into(found, root, path, seen, frozenset(), hidden or posixpath.basename(path).startswith("."))
 
 
 def _why_not(name: str) -> str:

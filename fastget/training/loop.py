@@ -61,7 +61,9 @@ class Loop:
                 raise self._given_up(error) from error
             finally:
                 batches.close()
-        return final if final is not None else engine.evaluate()
+        final = final if final is not None else engine.evaluate()
+        self._name_unscored()
+        return final
 
     def _step(self, batches: Iterator[Batches]) -> Evaluation | None:
         """One step, and what is due after it."""
@@ -113,6 +115,18 @@ class Loop:
             self.display.warn(f"step {bad.step}: {bad.path} {bad.reason}; another image takes its place")
             self.bad.append({"path": bad.path, "reason": bad.reason, "step": bad.step})
 
+    def _name_unscored(self) -> None:
+        """The files that evaluation, or a method's pass over the whole target, could not read since the last call."""
+        for loader in (self.engine.loaders.evaluation, self.engine.loaders.validation):
+            files = loader.bad.files if loader is not None else []
+            named = {bad["path"] for bad in self.bad if bad.get("unscored")}
+            for bad in files:
+                if bad.path not in named:
+                    self.display.warn(f"step {self.engine.step}: {bad.path} {bad.reason}; it is not scored")
+                    self.bad.append(
+                        {"path": bad.path, "reason": bad.reason, "step": self.engine.step, "unscored": True}
+                    )
+
     # --- logging ------------------------------------------------------------------------------
 
     def _log(self) -> None:
@@ -156,6 +170,7 @@ class Loop:
         engine = self.engine
         with self.clock.paused():
             result = engine.evaluate()
+            self._name_unscored()
             figures = engine.method.figures() if engine.config.train.tensorboard and engine.started else {}
             if engine.ranks.main:
                 self.run.log(step=engine.step, **result.logged())

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 
 from fastget.common.device import choose_device
 from fastget.common.errors import Interrupted, RunFailed
@@ -194,6 +195,7 @@ def summarise(engine: Engine, final: Evaluation, bad: list[dict[str, Any]]) -> S
         seed=engine.seed,
         steps=engine.step,
         images={role: len(images) for role, images in domains.lists().items()},
+        scored=len(final.index),
         left_out=[problem.path for problem in domains.left_out],
         turned_bad=bad,
         accuracy=final.accuracy,
@@ -211,7 +213,10 @@ def _validation(final: Evaluation) -> dict[str, Any] | None:
 
 
 def _print_end(console: Console, summary: Summary, folder: Path) -> None:
-    title = f"{summary.source} -> {summary.target}, final model on {summary.images['target']:,} target images"
+    known = summary.images["target"]
+    scored = known if summary.scored is None else summary.scored
+    some = f"{known:,}" if scored == known else f"{scored:,} of {known:,}"
+    title = escape(escaped(f"{summary.source} -> {summary.target}, final model on {some} target images"))
     rows: list[tuple[str, Mapping[str, Any]]] = [(title_of(summary.method, summary.base), summary)]
     if summary.source_only:
         rows.insert(0, ("end of the warm-up, before it adapts", summary.source_only))

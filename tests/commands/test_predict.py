@@ -58,7 +58,7 @@ def test_the_runs_own_predictions(
     assert all(t or row["label"] == o["prediction"] for t, row, o in zip(tied, rows, own, strict=True))
     found = np.array([float(row["confidence"]) for row in rows])
     assert np.abs(found - [float(row["confidence"]) for row in own]).max() < 5e-5 + 1e-5  # the run writes 4 digits
-    evaluated = evaluate_domain(predictor, target, DIGITS, 256)
+    evaluated, _ = evaluate_domain(predictor, target, DIGITS, 256)
     assert np.abs(found - evaluated.confidence).max() < 1e-5
     assert not any(row["error"] for row in rows)
 

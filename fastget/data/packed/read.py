@@ -119,7 +119,7 @@ class DamagedIndex(ValueError):
 
 
 def read_index(file: Path) -> tuple[dict[str, Any], NDArray[np.void]]:
-    """What an index tells of itself, and its records. FileNotFoundError if there is none, DamagedIndex if it is none."""
+    """What an index tells of itself, and its records. FileNotFoundError without one; DamagedIndex."""
     try:
         with np.load(file) as saved:
             about, records = json.loads(bytes(saved["about"])), saved["records"]

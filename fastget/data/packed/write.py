@@ -82,8 +82,8 @@ def _told_in_words(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFailed(
-            f"cannot write the packed cache to {folder} ({error.strerror or error}). The finished shards are kept: make "
-            "room, then run the same command; or use --format jpeg, or another folder by --cache"
+            f"cannot write the packed cache to {folder} ({error.strerror or error}). The finished shards are kept: "
+            "make room, then run the same command; or use --format jpeg, or another folder by --cache"
         ) from error
 
 

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from fastget.common.text import escaped
 from fastget.evaluation.score import Evaluation
 
 
@@ -78,7 +79,7 @@ class Display:
             self.console.print(f"  {'   '.join(words)}", highlight=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        self.console.print(Text.assemble(("warning: ", "yellow"), text))
+        self.console.print(Text.assemble(("warning: ", "yellow"), escaped(text)))
 
 
 def results_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
