@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,8 +13,10 @@ from importlib import import_module
 from rich.console import Console
 from rich.markup import escape
 
+from fastget import __version__
 from fastget.common.errors import Interrupted, RunFailed
 from fastget.common.text import escaped
+from fastget.common.usage import Parser
 
 # each is a file beside this one
 COMMANDS = (
@@ -23,6 +27,9 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """The command `fastget`; its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding lacks is shown escaped
+            stream.reconfigure(errors="backslashreplace")
     try:
         args = build_parser(next(iter(words), "")).parse_args(words)
         code: int = args.run(args)
@@ -32,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error), 1)
     except Interrupted as stop:
         return _complain(str(stop), 128 + stop.number)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         return _complain("interrupted", 130)
     return code
@@ -39,16 +49,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser(command: str) -> argparse.ArgumentParser:
     """The parser of one command; of all of them, with a line about each, where none of them is named."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fastget",
         description="Adapt an image classifier to a new domain.",
-        epilog="Start with `fastget train`: it adapts from rendered to handwritten digits in about a minute.",
+        epilog="Start with `fastget train`: it adapts from rendered to handwritten digits in about a minute. "
+        "`fastget COMMAND --help` tells more of each.",
     )
+    parser.add_argument("--version", action="version", version=f"fastget {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in (command,) if command in COMMANDS else COMMANDS:
         module = import_module(f"fastget.commands.{name}")
-        one = commands.add_parser(name, help=module.HELP)
+        own_help = getattr(module, "add_help", None)  # a command may have a --help of its own
+        one = commands.add_parser(name, help=module.HELP, add_help=own_help is None)
         if name == command:
+            if own_help is not None:
+                own_help(one)
             module.add_arguments(one)
             one.set_defaults(run=module.run)
     return parser
