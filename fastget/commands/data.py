@@ -33,8 +33,8 @@ HELP = "data sets: list, show, check, pack"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The subcommands of `fastget data`."""
     parser.description = (
-        "The data sets that fastget knows, what a folder of yours holds, which of its files cannot be read, and a cache "
-        "of resized images."
+        "The data sets that fastget knows, what a folder of yours holds, which of its files cannot be read, and a "
+        "cache of resized images."
     )
     commands = parser.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="the data sets known by name, and what a root must hold")

@@ -43,7 +43,11 @@ class Result:
 
 
 def train(
-    config: Config | Mapping[str, Any] | None = None, *, console: Console | None = None, quiet: bool = False
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    console: Console | None = None,
+    quiet: bool = False,
+    brief: bool = False,  # a log without a terminal has a heading and the last evaluation of each seed
 ) -> Result:
     """Train as configured, by a Config or by {"section.field": value} (nothing: all defaults), as `fastget train`.
 
@@ -67,7 +71,7 @@ def train(
             for seed in seeds:
                 place = folder if len(seeds) == 1 else folder / f"seed-{seed}"
                 one = dataclasses.replace(config, train=dataclasses.replace(config.train, seeds=(seed,)))
-                done, stop = _run_seed(Job(one, seed, domains, device, ranks, place), console, quiet)
+                done, stop = _run_seed(Job(one, seed, domains, device, ranks, place), console, quiet, brief)
                 summaries.append(done)
                 if stop is not None and len(summaries) < len(seeds):
                     raise Interrupted(stop, f"after seed {seed}, which is done")
@@ -118,7 +122,7 @@ class Job:
     folder: Path
 
 
-def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int | None]:
+def _run_seed(job: Job, console: Console, quiet: bool, brief: bool = False) -> tuple[SeedSummary, int | None]:
     """The run's summary, and the signal that asked for no further run, if one did."""
     config, ranks = job.config, job.ranks
     run = RunFolder(job.folder, config.train.keep_checkpoints)
@@ -131,7 +135,7 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int
     if kept := method_of(config.method.name).keeps(config.own, task_of(config, job.domains), ranks.world):
         console.print(kept, highlight=False, markup=False)
     engine = Engine(config, job.seed, job.domains, job.device, ranks, profile)
-    with Display(f"{config.title}, seed {job.seed}", engine.plan.max_steps, console, quiet) as display:
+    with Display(f"{config.title}, seed {job.seed}", engine.plan.max_steps, console, quiet, brief) as display:
         state = run.checkpoints.restore(engine.load, display.warn) if resume else None
         if state is not None:
             console.print(f"going on from step {engine.step} of {job.folder}", highlight=False, markup=False)

@@ -23,9 +23,16 @@ def percent(share: float | None) -> str:
 class Display:
     """Progress of one seed's run."""
 
-    def __init__(self, title: str, steps: int, console: Console | None = None, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        title: str,
+        steps: int,
+        console: Console | None = None,
+        quiet: bool = False,
+        brief: bool = False,  # without a terminal, of all evaluations the last alone
+    ) -> None:
         self.console = console or Console()
-        self.quiet = quiet
+        self.title, self.quiet = title, quiet
         self.steps = steps
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -41,10 +48,13 @@ class Display:
         self.figures = Text(style="dim")
         self.live = Live(Group(self.progress, self.figures), console=self.console, refresh_per_second=4, transient=True)
         self.shown = not quiet and self.console.is_terminal
+        self.brief = brief and not self.shown
 
     def __enter__(self) -> Display:
         if self.shown:
             self.live.start()
+        elif not self.quiet:  # a log has no bar to tell whose lines they are
+            self.console.print(f"{self.title}: {self.steps:,} steps", highlight=False, markup=False)
         return self
 
     def __exit__(
@@ -69,6 +79,8 @@ class Display:
         self.figures.plain = f"{', '.join(words)}\n{cost}; {added}, and {speed['method_mib']:,.1f} MiB"
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        if self.brief and step < self.steps:
+            return
         words = [f"step {step:>6}/{self.steps}"]
         if evaluation.accuracy is not None:
             words.append(f"target accuracy {percent(evaluation.accuracy)}")
