@@ -41,6 +41,7 @@ from fastget.data.features import (
 from fastget.data.find import read_domains, sound_lists
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import find_packed
+from fastget.data.walk import unused_notes
 from fastget.loading.loader import MEAN, STD, Batch, Loader, Stream, TooManyBadImages
 from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import build_network
@@ -58,6 +59,7 @@ class Made:
     images: int  # of the domains asked for
     kept: int  # of them in shards that were there already
     left_out: list[dict[str, str]]  # path and reason
+    notes: list[str]  # lines for people: files of the domains' folders that are no images of theirs
 
 
 def make_features(
@@ -93,7 +95,8 @@ def make_features(
             entries = [entry for images in sound.values() for entry in maker.domain(images)]
     left_out = [{"path": problem.path, "reason": problem.reason} for problem in report.bad]
     left_out += [problem for entry in entries for problem in entry.left_out]
-    return Made(maker.store, sum(map(len, lists)), maker.kept, left_out)
+    notes = [*report.notes, *(note for images in lists for note in unused_notes(images.name, images.unused))]
+    return Made(maker.store, sum(map(len, lists)), maker.kept, left_out, notes)
 
 
 def build_backbone(

@@ -5,27 +5,40 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from fastget.common.text import and_more, close_matches
 
 
+def _models() -> Any:
+    """torchvision's models. One that was built for another torch cannot even be imported; `small` does without."""
+    try:
+        import torchvision
+    except (ImportError, RuntimeError) as error:
+        raise ValueError(
+            f"torchvision cannot be imported ({error}), and network.name needs it: install the one that goes with "
+            f"torch {torch.__version__}, from where that came from (docs/install.md)"
+        ) from error
+    return torchvision.models
+
+
 def torchvision_backbone(name: str, imagenet: bool) -> tuple[nn.Module, int]:
     """A torchvision classifier without its last linear layer, and the width of what goes into that layer."""
-    names = torchvision.models.list_models(module=torchvision.models)
+    models = _models()
+    names = models.list_models(module=models)
     if name not in names:
         close = close_matches(name, [*names, "small"], most=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "see torchvision.models.list_models()"
         raise ValueError(f"unknown network.name {name!r}: {hint}")
     options = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
     if imagenet:
-        weights = torchvision.models.get_model_weights(name).DEFAULT
+        weights = models.get_model_weights(name).DEFAULT
         options.pop("init_weights", None)
         try:
-            model = torchvision.models.get_model(name, weights=weights, **options)
+            model = models.get_model(name, weights=weights, **options)
         except OSError as error:  # URLError is one
             raise ValueError(
                 f"cannot download the ImageNet weights of {name} ({error}). On a machine without internet fetch "
@@ -33,7 +46,7 @@ def torchvision_backbone(name: str, imagenet: bool) -> tuple[nn.Module, int]:
                 "or start from random weights: --set network.weights=none"
             ) from error
     else:
-        model = torchvision.models.get_model(name, weights=None, **options)
+        model = models.get_model(name, weights=None, **options)
     return model, _remove_head(model, name)
 
 

@@ -38,6 +38,17 @@ def test_folder_data(folders: Path) -> None:
     assert main(["train", "--config", "r/config.yaml"]) == 0
 
 
+def test_what_is_likely_not_meant_gets_a_remark(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folders / "photo" / "cat" / "0.heic").write_bytes(b"x")
+    args = ["train", "--data", "folder", "--root", str(folders), "--source", "photo", "--target", "photo", *SHORT]
+    assert main([*args, "train.batch_size=50", "--out", "r"]) == 0
+    shown = capsys.readouterr().out
+    assert "12 of the 12 images of photo are among the target's too" in shown
+    assert "train.batch_size=50 is more than the 12 images of photo" in shown
+    assert "photo: 1 not used, .heic is not read" in shown
+    assert "photo/cat/0.heic" in Path("r/split.json").read_text()
+
+
 def test_unlabelled_target_is_predicted_not_scored(folders: Path) -> None:
     plain = folders / "plain"
     plain.mkdir()

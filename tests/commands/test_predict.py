@@ -217,3 +217,21 @@ def test_a_reader_that_leaves(digits_run: Path, target: ImageList) -> None:
         assert b"Traceback" not in said
         assert b"BrokenPipe" not in said
     assert process.returncode == 1
+
+
+def test_the_limit_of_pixels_pipes_and_what_is_not_used(digits_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("f/deeper").mkdir(parents=True)
+    Image.new("RGB", (40, 30)).save("f/deeper/=1.png")
+    os.mkfifo("f/pipe.jpg")
+    Path("f/a.heic").write_bytes(b"x")
+    assert main(["predict", "--checkpoint", str(digits_run), "f"]) == 1
+    shown = capsys.readouterr()
+    assert "f: 1 not used, .heic is not read" in shown.err
+    rows = list(csv.DictReader(shown.out.splitlines()))
+    assert "is not a regular file" in rows[0]["error"]
+    assert rows[1]["label"]
+    assert main(["predict", "--checkpoint", str(digits_run), "--max-pixels", "1199", "f/deeper"]) == 1
+    assert "40 x 30 pixels" in capsys.readouterr().out
+    os.chdir("f/deeper")
+    assert main(["predict", "--checkpoint", str(digits_run), "=1.png"]) == 0
+    assert "\n'=1.png," in capsys.readouterr().out
