@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_shared(parser: argparse.ArgumentParser, shorthands: Iterable[str], seeds: str, epilog: str) -> None:
     """What every study takes."""
-    parser.epilog, parser.formatter_class = epilog, argparse.RawDescriptionHelpFormatter
+    parser.epilog = epilog
     for option in shorthands:
         field, text = SHORTHANDS[option]
         parser.add_argument(option, dest=field, metavar=option.strip("-").replace("-", "_").upper(), help=text)

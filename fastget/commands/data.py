@@ -6,22 +6,28 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fastget.common.choices import Interpolation
 from fastget.common.progress import progress_bar
 from fastget.common.signals import stopping
+from fastget.common.text import escaped
 from fastget.config import make_config
 from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
-from fastget.data.find import count_notes, read_domains
+from fastget.data.decode import MAX_PIXELS, Problem
+from fastget.data.find import read_domains
 from fastget.data.lists import ImageList, together
+from fastget.data.notes import count_notes
 from fastget.data.packed.read import Cache, Encoding, cache_folder
 from fastget.data.packed.write import Packing, estimate, pack, verify
 from fastget.data.sheet import contact_sheet
+from fastget.data.walk import unreadable, unused_notes
 from fastget.networks.preprocessing import filled
 
 HELP = "data sets: list, show, check, pack"
@@ -29,6 +35,10 @@ HELP = "data sets: list, show, check, pack"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The subcommands of `fastget data`."""
+    parser.description = (
+        "The data sets that fastget knows, what a folder of yours holds, which of its files cannot be read, and a "
+        "cache of resized images."
+    )
     commands = parser.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="the data sets known by name, and what a root must hold")
     listing.add_argument("--json", action="store_true", help="as JSON on standard output")
@@ -38,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     checking = _command(commands, "check", "decode every file and name the bad ones; exit code 1 if there are any")
     checking.add_argument("--quick", action="store_true", help="look at the ends of each file only, as train does")
+
+    checking.add_argument("--again", action="store_true", help="look at every file, whatever earlier checks found")
+    _add_max_pixels(checking)
 
     packing = _command(commands, "pack", "decode and resize every image once, into a cache that train uses")
     packing.add_argument("--format", choices=["jpeg", "raw"], default="jpeg", help="jpeg: small; raw: fastest")
@@ -56,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     packing.add_argument("--quality", type=_quality, default=90, help="of the JPEGs, 1 to 100")
     packing.add_argument("--cache", default="auto", help="folder of the cache; auto: in the root (train: data.cache)")
     packing.add_argument("--bad-images", choices=["error", "skip"], default="error", help="stop, or leave them out")
+    _add_max_pixels(packing)
     packing.add_argument("--verify", action="store_true", help="only compare the cache with its checksums")
 
 
@@ -72,6 +86,12 @@ def _command(
     parser.add_argument("--workers", type=int, default=0, help="how many at a time; 0: one per core")
     parser.add_argument("--json", action="store_true", help="as JSON on standard output")
     return parser
+
+
+def _add_max_pixels(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-pixels", type=_positive, default=MAX_PIXELS, help=f"an image of more is bad; default: {MAX_PIXELS}"
+    )
 
 
 def _positive(text: str) -> int:
@@ -119,45 +139,60 @@ def _list(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     lists = _lists(args)
-    notes = count_notes(args.name, lists)
-    sheet = contact_sheet(lists, args.out or f"{args.name}-contact-sheet.png")
+    notes = [*count_notes(args.name, lists), *_unused(lists)]
+    sheet, shown = contact_sheet(lists, args.out or f"{args.name}-contact-sheet.png")
     if args.json:
         domains = {images.name: _counts(images) for images in lists}
-        _print_json({"name": args.name, "domains": domains, "notes": notes, "contact_sheet": str(sheet)})
+        tree = {"name": args.name, "domains": domains, "notes": notes, "contact_sheet": str(sheet)}
+        _print_json({**tree, "contact_sheet_shows": shown})
         return 0
     out = _out()
-    table = Table("class", *(f"{images.name}" for images in lists), title=args.name)
-    for label, name in enumerate(lists[0].classes):
-        table.add_row(name, *(f"{images.counts()[label]:,}" if label < len(images.classes) else "" for images in lists))
+    table = Table("class", *(_plain(images.name) for images in lists), title=_plain(args.name))
+    counts = [images.counts() for images in lists]
+    for label in range(max(map(len, counts))):
+        cells = [f"{count[label]:,}" if label < len(count) else "" for count in counts]
+        table.add_row(_plain(_class_name(lists, label)), *cells)
     table.add_section()
     table.add_row("images", *(f"{len(images):,}" for images in lists))
     out.print(table)
-    for note in notes:
-        out.print(f"[yellow]note:[/] {note}")
-    out.print(f"contact sheet: {sheet}", soft_wrap=True)
+    _print_notes(out, notes)
+    out.print(_plain(f"contact sheet: {sheet}, {shown}"), highlight=False, soft_wrap=True)
     return 0
+
+
+def _class_name(lists: Sequence[ImageList], label: int) -> str:
+    """The class of this number; where lists of their own classes differ, each one's name for it."""
+    return " / ".join(dict.fromkeys(images.classes[label] for images in lists if label < len(images.classes)))
 
 
 def _check(args: argparse.Namespace) -> int:
     lists = _lists(args)
     kept = "while the files were checked: those that are done are remembered, and the same command goes on"
     with stopping(kept), progress_bar("checking", sum(map(len, lists))) as advance:
-        report = check_lists(lists, full=not args.quick, workers=args.workers, advance=advance)
-    notes = count_notes(args.name, lists)
+        report = check_lists(
+            lists,
+            full=not args.quick,
+            workers=args.workers,
+            max_pixels=args.max_pixels,
+            again=args.again,
+            advance=advance,
+        )
+    closed = [one for images in lists for one in unreadable(images.unused)]
+    notes = [*report.notes, *count_notes(args.name, lists), *_unused(lists)]
     if args.json:
         _print_json(_report_dict(args.name, lists, report, notes))
-        return 1 if report.bad else 0
+        return 1 if report.bad or closed else 0
     out = _out()
     for problem in report.problems:
-        out.print(f"{problem.path}: {problem.reason}", soft_wrap=True, markup=False, highlight=False)
-    for note in notes:
-        out.print(f"[yellow]note:[/] {note}")
+        _print_problem(out, problem)
+    _print_notes(out, notes)
     known = f" ({report.remembered:,} unchanged since an earlier check)" if report.remembered else ""
     counts = ", ".join(f"{images.name} {len(images):,}" for images in lists)
     out.print(
-        f"{report.checked:,} files checked{known}: {counts}; {len(report.bad):,} bad, {len(report.warnings):,} misnamed"
+        _plain(f"{report.checked:,} files checked{known}: {counts}; ")
+        + f"{len(report.bad):,} bad, {len(report.warnings):,} misnamed"
     )
-    return 1 if report.bad else 0
+    return 1 if report.bad or closed else 0
 
 
 def _pack(args: argparse.Namespace) -> int:
@@ -169,18 +204,19 @@ def _pack(args: argparse.Namespace) -> int:
     if args.verify:
         return _verify(folder, args.json)
     with progress_bar("checking", len(images)) as advance:
-        report = check_lists([images], full=False, workers=args.workers, advance=advance)
+        report = check_lists([images], full=False, workers=args.workers, max_pixels=args.max_pixels, advance=advance)
     err = Console(stderr=True)
     if report.bad and args.bad_images == "error":
         for problem in report.bad:
-            err.print(f"{problem.path}: {problem.reason}", soft_wrap=True, markup=False, highlight=False)
+            _print_problem(err, problem)
         err.print(f"{len(report.bad):,} bad files: nothing was packed. Leave them out with --bad-images skip")
         return 1
+    _print_notes(err, [*report.notes, *_unused(lists)])
     err.print(
         f"{folder}: {report.checked:,} images, about {estimate(report.checked, encoding) / 1e9:.2f} GB", soft_wrap=True
     )
     with progress_bar("packing", report.checked) as advance:
-        made = pack(images, folder, encoding, workers=args.workers, advance=advance)
+        made = pack(images, folder, encoding, workers=args.workers, max_pixels=args.max_pixels, advance=advance)
     if args.json:
         _print_json({**dataclasses.asdict(made), "folder": str(made.folder)})
     else:
@@ -198,7 +234,7 @@ def _resizing(args: argparse.Namespace) -> tuple[int, Interpolation]:
 def _print_packing(made: Packing) -> None:
     out = _out()
     for problem in made.bad:
-        out.print(f"left out: {problem.path}: {problem.reason}", soft_wrap=True, markup=False, highlight=False)
+        _print_problem(out, problem, "left out: ")
     kept = f", {made.kept:,} of them were there already" if made.kept else ""
     repaired = (
         f", {made.repaired:,} in shards whose checksum was wrong and which were written again" if made.repaired else ""
@@ -238,8 +274,28 @@ def _out() -> Console:
     return Console(file=sys.stdout, soft_wrap=True)
 
 
+def _plain(text: str) -> str:
+    """As rich prints it, whatever is in a name: no markup, no escape sequences."""
+    return escape(escaped(text))
+
+
+def _print_notes(out: Console, notes: Sequence[str]) -> None:
+    for note in notes:
+        out.print(f"[yellow]note:[/] {_plain(note)}", highlight=False, soft_wrap=True)
+
+
+def _print_problem(out: Console, problem: Problem, before: str = "") -> None:
+    out.print(escaped(f"{before}{problem.path}: {problem.reason}"), soft_wrap=True, markup=False, highlight=False)
+
+
+def _unused(lists: Sequence[ImageList]) -> list[str]:
+    """What lies in the domains' folders and is not among the images, a line a reason."""
+    return [note for images in lists for note in unused_notes(images.name, images.unused)]
+
+
 def _print_json(tree: object) -> None:
-    print(json.dumps(tree, indent=2, ensure_ascii=False))
+    text = json.dumps(tree, indent=2, ensure_ascii=False)
+    print(text.encode(errors="backslashreplace").decode())
 
 
 def _counts(images: ImageList) -> dict[str, object]:
@@ -255,5 +311,6 @@ def _report_dict(name: str, lists: list[ImageList], report: Report, notes: list[
         "remembered": report.remembered,
         "bad": [dataclasses.asdict(problem) for problem in report.bad],
         "warnings": [dataclasses.asdict(problem) for problem in report.warnings],
+        "unused": [dataclasses.asdict(one) for images in lists for one in images.unused],
         "notes": notes,
     }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +16,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from fastget.commands.predict import add_checkpoint, open_predictor
-from fastget.common.text import and_more
+from fastget.common.text import and_more, escaped
 from fastget.config import DataConfig, make_config, parse_pairs
 from fastget.data.features import Origin
 from fastget.data.find import load_domains
 from fastget.data.lists import ImageList
+from fastget.data.places import as_found, path_fields
+from fastget.data.walk import unused_notes
 
 if TYPE_CHECKING:
     from fastget.evaluation.score import Evaluation
+    from fastget.loading.bad_files import BadFile
     from fastget.serving.predictor import Predictor
 
 HELP = "accuracy of a trained network on a labelled domain, by default the run's own target"
@@ -74,16 +79,23 @@ def run(args: argparse.Namespace) -> int:
     data = data_config(predictor, settings)
     images, features = find_domain(data, args.domain, predictor)
     check_domain(images, predictor)
-    evaluation = evaluate_domain(predictor, images, data, args.batch_size, features)
-    report = describe(predictor, images, evaluation)
+    evaluation, bad = evaluate_domain(predictor, images, data, args.batch_size, features)
+    report = describe(predictor, images, evaluation, bad)
+    if bad:
+        first = and_more([f"{one.path} {one.reason}" for one in bad], 3)
+        _say(f"warning: {len(bad):,} of {len(images):,} images could not be read, and are not scored: {first}")
     if args.json:
         print(json.dumps(report, indent=2))
     else:
         console = Console()
-        title = f"{report['domain']}, {report['images']:,} images, by {report['checkpoint']} (step {report['step']})"
-        console.print(title, highlight=False, markup=False, soft_wrap=True)
+        title = f"{report['domain']}, {report['scored']:,} images, by {report['checkpoint']} (step {report['step']})"
+        console.print(escaped(title), highlight=False, markup=False, soft_wrap=True)
         console.print(_table(report))
     return 0
+
+
+def _say(text: str) -> None:
+    Console(stderr=True).print(escaped(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def evaluate_domain(
@@ -92,8 +104,8 @@ def evaluate_domain(
     data: DataConfig,
     batch_size: int,
     features: NDArray[Any] | None = None,  # (N, D), which take the place of the images
-) -> Evaluation:
-    """The images through the run's own loader and evaluation."""
+) -> tuple[Evaluation, list[BadFile]]:
+    """The images through the run's own loader and evaluation; and those that could not be read."""
     import torch
 
     from fastget.evaluation.score import evaluate
@@ -103,8 +115,9 @@ def evaluate_domain(
     made = predictor.preprocessing
     sampler = EvalSampler(len(images), batch_size, margin=made.margin)
     shown = None if features is None else torch.from_numpy(features).to(predictor.device)
-    stream = Stream(images, sampler, made, features=shown)
-    return evaluate(predictor.network, Loader(stream, predictor.device, data.loader, data.workers))
+    stream = Stream(images, sampler, made, None, data.bad_threshold, data.max_pixels, shown)
+    loader = Loader(stream, predictor.device, data.loader, data.workers)
+    return evaluate(predictor.network, loader), loader.bad.files
 
 
 # --- which images --------------------------------------------------------------------------------
@@ -127,7 +140,18 @@ def data_config(predictor: Predictor, settings: Mapping[str, Any]) -> DataConfig
     stored = predictor.config["data"]
     if settings.get("data.name", stored.get("name")) != stored.get("name"):
         stored = {name: stored[name] for name in (*OF_THE_NETWORK, *OF_THE_MACHINE) if name in stored}
-    return make_config({f"data.{name}": value for name, value in stored.items()} | dict(settings)).data
+    own = make_config({f"data.{name}": value for name, value in stored.items()}).data
+    found, moved = as_found(dataclasses.replace(own, **_places(settings, own)))
+    for note in moved:
+        _say(note)
+    values = {f"data.{name}": getattr(found, name) for name in stored}
+    return make_config({**values, **settings, "data.started_in": None}).data
+
+
+def _places(settings: Mapping[str, Any], own: DataConfig) -> dict[str, Any]:
+    """A place that the command line gives is looked for here alone: it takes the run's own out of the search."""
+    given = [key.removeprefix("data.") for key in settings if key.removeprefix("data.") in path_fields(own)]
+    return {name: os.path.abspath(str(settings[f"data.{name}"])) for name in given}
 
 
 def find_domain(data: DataConfig, which: str, predictor: Predictor) -> tuple[ImageList, NDArray[Any] | None]:
@@ -136,6 +160,10 @@ def find_domain(data: DataConfig, which: str, predictor: Predictor) -> tuple[Ima
         shown = "images" if predictor.features_of is None else f"features of {predictor.features_of}"
         raise ValueError(f"the network of {predictor.checkpoint} is shown {shown}, and --data is {data.name}")
     domains = load_domains(data)
+    for problem in domains.left_out:
+        _say(f"left out: {problem.path} {problem.reason}")
+    for note in unused_notes(domains.lists()[which].name, domains.unused.get(which, ())):
+        _say(note)
     if domains.origin is not None:
         _refuse_other_features(domains.origin, predictor)
     return domains.lists()[which], domains.features.get(which)
@@ -177,15 +205,20 @@ def _difference(expected: Sequence[str], found: Sequence[str]) -> str:
 # --- the figures ---------------------------------------------------------------------------------
 
 
-def describe(predictor: Predictor, images: ImageList, evaluation: Evaluation) -> dict[str, Any]:
+def describe(
+    predictor: Predictor, images: ImageList, evaluation: Evaluation, bad: Sequence[BadFile] = ()
+) -> dict[str, Any]:
     """The content of --json."""
-    counts = np.bincount(images.labels, minlength=len(images.classes)).tolist()
+    scored = images.labels[evaluation.index]
+    counts = np.bincount(scored, minlength=len(images.classes)).tolist()
     return {
         "checkpoint": str(predictor.checkpoint),
         "step": predictor.step,
         "backbone": predictor.backbone,
         "domain": images.name,
         "images": len(images),
+        "scored": len(scored),
+        "turned_bad": [{"path": one.path, "reason": one.reason} for one in bad],
         **evaluation.metrics(),
         "label_free": evaluation.label_free,
         "per_class_accuracy": dict(zip(images.classes, evaluation.per_class, strict=True)),
@@ -198,9 +231,9 @@ def _table(report: Mapping[str, Any]) -> Table:
 
     table = Table(show_footer=True)
     table.add_column("class", footer="accuracy\nmean class accuracy")
-    table.add_column("images", justify="right", footer=f"{report['images']:,}")
+    table.add_column("images", justify="right", footer=f"{report['scored']:,}")
     total = f"{percent(report['accuracy'])}\n{percent(report['mean_class_accuracy'])}"
     table.add_column("accuracy", justify="right", footer=total)
     for name, accuracy in report["per_class_accuracy"].items():
-        table.add_row(escape(name), f"{report['per_class_images'][name]:,}", percent(accuracy))
+        table.add_row(escape(escaped(name)), f"{report['per_class_images'][name]:,}", percent(accuracy))
     return table

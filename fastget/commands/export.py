@@ -29,7 +29,7 @@ compared with the checkpoint on random images before it gets its name; exit code
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `fastget export`."""
-    parser.description, parser.formatter_class = USAGE, argparse.RawDescriptionHelpFormatter
+    parser.description = USAGE
     parser.add_argument(
         "--checkpoint", required=True, type=Path, metavar="RUN",
         help="a run's folder (its final checkpoint is used, else the newest intact one), or a checkpoint file",

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fastget.common.progress import Advance, progress_bar
 from fastget.common.signals import stopping
+from fastget.common.text import escaped
 from fastget.config import make_config, parse_pairs
 from fastget.data.features import Store
 
@@ -96,8 +97,9 @@ def _make(args: argparse.Namespace) -> int:
         made = make_features(config, args.out, domains, led=led, dtype=args.dtype, progress=bar)
     if not first_of_all():
         return 0
-    for problem in made.left_out:
-        console.print(f"left out: {problem['path']} {problem['reason']}", markup=False, highlight=False, soft_wrap=True)
+    left_out = [f"left out: {problem['path']} {problem['reason']}" for problem in made.left_out]
+    for line in (*made.notes, *left_out):
+        console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
     kept = f", {made.kept:,} of them were there already" if made.kept else ""
     _say(f"{made.images - len(made.left_out):,} images{kept}")
     return _show(made.store)

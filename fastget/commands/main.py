@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,9 +13,12 @@ from importlib import import_module
 from rich.console import Console
 from rich.markup import escape
 
+from fastget import __version__
 from fastget.common.errors import Interrupted, RunFailed
 from fastget.common.output import OutputFailed, guarded
 from fastget.common.signals import number_of, raising
+from fastget.common.text import escaped
+from fastget.common.usage import Parser
 
 # each is a file beside this one
 COMMANDS = (
@@ -25,6 +29,9 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """The command `fastget`; its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding lacks is shown escaped
+            stream.reconfigure(errors="backslashreplace")
     try:
         args = build_parser(next(iter(words), "")).parse_args(words)
         with raising(), guarded():
@@ -45,23 +52,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser(command: str) -> argparse.ArgumentParser:
     """The parser of one command; of all of them, with a line about each, where none of them is named."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fastget",
         description="Adapt an image classifier to a new domain.",
-        epilog="Start with `fastget train`: it adapts from rendered to handwritten digits in about a minute.",
+        epilog="Start with `fastget train`: it adapts from rendered to handwritten digits in about a minute. "
+        "`fastget COMMAND --help` tells more of each.",
     )
+    parser.add_argument("--version", action="version", version=f"fastget {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in (command,) if command in COMMANDS else COMMANDS:
         module = import_module(f"fastget.commands.{name}")
-        one = commands.add_parser(name, help=module.HELP)
+        own_help = getattr(module, "add_help", None)  # a command may have a --help of its own
+        one = commands.add_parser(name, help=module.HELP, add_help=own_help is None)
         if name == command:
+            if own_help is not None:
+                own_help(one)
             module.add_arguments(one)
             one.set_defaults(run=module.run)
     return parser
 
 
 def _complain(text: str, code: int) -> int:
-    Console(stderr=True).print(f"[bold red]fastget:[/] {escape(text)}", highlight=False, soft_wrap=True)
+    Console(stderr=True).print(f"[bold red]fastget:[/] {escape(escaped(text))}", highlight=False, soft_wrap=True)
     return code
 
 

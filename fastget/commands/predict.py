@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import dataclasses
 import io
 import os
 import sys
@@ -18,8 +19,10 @@ from rich.markup import escape
 
 from fastget.common.files import made_whole
 from fastget.common.progress import progress_bar
-from fastget.data.formats import IMAGE_SUFFIXES, is_image_name
+from fastget.common.text import csv_cell, escaped
+from fastget.data.formats import IMAGE_SUFFIXES
 from fastget.data.lists import read_list
+from fastget.data.walk import unused_notes, walk
 from fastget.serving import BATCH
 
 if TYPE_CHECKING:
@@ -45,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=int, metavar="K", help=f"how many classes to name (default: {TOP_K})")
     parser.add_argument("--out", type=Path, metavar="FILE.csv", help="write the CSV here (default: standard output)")
     parser.add_argument("--workers", type=int, default=0, help="decoding threads; 0: one per core (default)")
+    parser.add_argument(
+        "--max-pixels", type=int, metavar="N", help="an image of more is not decoded; default: the run's"
+    )
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
@@ -59,14 +65,20 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code: 0, or 1 if an image could not be classified. ValueError is for wrong usage."""
-    for name in ("batch_size", "workers"):
-        if getattr(args, name) < (least := 1 if name == "batch_size" else 0):
-            raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {getattr(args, name)}")
+    for name in ("batch_size", "workers", "max_pixels"):
+        least = 0 if name == "workers" else 1
+        if (value := getattr(args, name)) is not None and value < least:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
     predictor = open_predictor(args.checkpoint, args.device)
     top_k = min(TOP_K, len(predictor.classes)) if args.top_k is None else args.top_k
-    files = find_images(args.images, args.root)
-    rows = predictor.predict(files, args.batch_size, top_k=top_k, workers=args.workers)
+    unused: list[str] = []
+    files = find_images(args.images, args.root, unused)
     console = Console(stderr=True)
+    for note in unused:
+        console.print(escaped(note), markup=False, highlight=False, soft_wrap=True)
+    if args.max_pixels is not None:
+        predictor = dataclasses.replace(predictor, max_pixels=args.max_pixels)
+    rows = predictor.predict(files, args.batch_size, top_k=top_k, workers=args.workers)
     try:
         with _output(args.out) as stream:
             labels = _write(stream, _counted(rows, len(files), console, stream.isatty()), top_k)
@@ -93,13 +105,16 @@ def open_predictor(checkpoint: Path, device: str) -> Predictor:
 # --- which images --------------------------------------------------------------------------------
 
 
-def find_images(places: Iterable[str], root: Path | None = None) -> list[str]:
-    """The files that the command line names, in its order; a folder's are sorted. A missing file is kept as it is."""
+def find_images(places: Iterable[str], root: Path | None = None, unused: list[str] | None = None) -> list[str]:
+    """The files that the command line names, in its order; a folder's are sorted. A missing file is kept as it is.
+
+    `unused` gets a line for each reason why files of a folder are not among them."""
     files: list[str] = []
+    notes = [] if unused is None else unused
     for place in places:
         path = Path(place)
         if path.is_dir():
-            files += _in_folder(path)
+            files += _in_folder(path, notes)
         elif path.suffix.lower() == ".txt":
             if not path.is_file():
                 raise ValueError(f"no list file {path}: a name ending in .txt is a list with lines of `path [label]`")
@@ -111,19 +126,12 @@ def find_images(places: Iterable[str], root: Path | None = None) -> list[str]:
     return files
 
 
-def _in_folder(folder: Path) -> list[str]:
-    found: list[str] = []
-    seen: set[str] = set()  # links may lead in a circle
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(parent)) in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [os.path.join(parent, name) for name in sorted(names) if is_image_name(name)]
-    if not found:
+def _in_folder(folder: Path, unused: list[str]) -> list[str]:
+    found = walk(folder, "")
+    unused += unused_notes(str(folder), found.unused)
+    if not found.images:
         raise ValueError(f"{folder} holds no image (looked for {', '.join(IMAGE_SUFFIXES)} in it and below)")
-    return found
+    return [os.path.join(folder, path) for path in found.images]
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -143,7 +151,7 @@ def _write(stream: TextIO, rows: Iterable[Prediction], top_k: int) -> Counter[st
     for row in rows:
         tops = [cell for name, share in row.top for cell in (name, f"{share:.6f}")] or [""] * (2 * top_k)
         sure = "" if row.confidence is None else f"{row.confidence:.6f}"
-        writer.writerow([row.path, row.label, sure, *tops, row.error])
+        writer.writerow(list(map(csv_cell, [row.path, row.label, sure, *tops, row.error])))
         labels.update([] if row.error else [row.label])
     return labels
 

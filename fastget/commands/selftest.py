@@ -9,6 +9,10 @@ HELP = "prove on this machine that what was verified elsewhere holds here"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `fastget selftest`."""
+    parser.description = (
+        "Compare, on this machine and its device, the kernels with plain PyTorch in float64, the loaders with one "
+        "another, and a short training run with itself. A row a check; exit code 1 if one fails."
+    )
     parser.add_argument("--device", default="auto", help="auto (the GPU if there is one), cpu, cuda or cuda:n")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
 

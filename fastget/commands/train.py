@@ -7,7 +7,9 @@ import sys
 from typing import Any
 
 from fastget import bases, methods
+from fastget.common import usage
 from fastget.common.signals import stopping
+from fastget.common.text import nearest
 from fastget.config import describe_type, every_section, fields_of, make_config, parse_pairs
 
 HELP = "train and adapt; with no arguments: the default method on the embedded digits"
@@ -32,6 +34,37 @@ SHORTHANDS = {  # option -> (field, help)
 }
 
 
+GROUPS = {  # of the options, in the order of the help
+    "data": ("--data", "--root", "--source", "--target", "--setting", "--bad-images"),
+    "method": ("--method", "--base", "--recipe"),
+    "run": ("--seeds", "--select", "--out"),
+}
+COLUMN = 32  # where the meaning of a field begins
+
+
+def add_help(parser: argparse.ArgumentParser) -> None:
+    """--help, of all or of one section of the fields."""
+    parser.add_argument(
+        "-h", "--help", action=SectionHelp, nargs="?", metavar="SECTION",
+        help="show this help and exit; with a section (data, optim, get ...) its fields alone",
+    )  # fmt: skip
+
+
+class SectionHelp(argparse.Action):
+    """The help of the command, or of one section."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> None:
+        section = given[1]
+        sections = [name for name, kind in every_section().items() if fields_of(kind)]
+        if section is None:
+            parser.print_help()
+        elif section in sections:
+            print("\n".join(describe_section(section, usage.width())))
+        else:
+            parser.error(f"no section {section!r}{nearest(section, sections)}: choose from {', '.join(sections)}")
+        parser.exit()
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `fastget train`; the help lists the fields of a method of one's own too."""
     for word in sys.argv:
@@ -41,19 +74,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Train on the source, adapt to the target, and save the run. "
         "With no arguments: the default method, from rendered to handwritten digits."
     )
-    parser.epilog, parser.formatter_class = _describe_fields(), argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--config", metavar="FILE", help="a YAML file of sections, such as a run's own config.yaml")
+    parser.epilog = _describe_fields()
     shorthands = {**SHORTHANDS, "--recipe": ("method.recipe", f"the method's values under a name: {_recipes()}")}
-    for option, (field, text) in shorthands.items():
-        parser.add_argument(option, dest=field, metavar=option.strip("-").replace("-", "_").upper(), help=text)
-    parser.add_argument(
+    groups = {name: parser.add_argument_group(name) for name in GROUPS}
+    for name, options in GROUPS.items():
+        for option in options:
+            field, text = shorthands[option]
+            metavar = option.strip("-").replace("-", "_").upper()
+            groups[name].add_argument(option, dest=field, metavar=metavar, help=text)
+    groups["run"].add_argument(
         "--resume", nargs="?", const="auto", dest="train.resume", metavar="auto",
         help="go on from the newest intact checkpoint in --out",
     )  # fmt: skip
-    parser.add_argument(
+    groups["run"].add_argument(
         "--profile", action="store_const", const=True, dest="train.profile", help="print where a step's time goes"
     )
-    parser.add_argument(
+    settings = parser.add_argument_group("settings")
+    settings.add_argument("--config", metavar="FILE", help="a YAML file of sections, such as a run's own config.yaml")
+    settings.add_argument(
         "--set", action="append", nargs="+", default=[], metavar="section.field=value", help="any field listed below"
     )
 
@@ -76,16 +114,27 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def _describe_fields() -> str:
     """Every field of the configuration: type, default, meaning."""
-    lines = ["fields for --set and --config (defaults in brackets; data sets and methods have presets of their own):"]
+    lines = [
+        "fields for --set and --config (defaults in brackets; data sets and methods have presets of their own; "
+        "`fastget train --help SECTION` shows one section):"
+    ]
     for section, kind in every_section().items():
-        if not fields_of(kind):
-            continue
-        lines += ["", f"  {section}: {kind.__doc__}"]
-        for info in fields_of(kind).values():
-            key, value = f"{section}.{info.name}", info.default
-            shown = ",".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)
-            lines.append(f"    {key + ' [' + shown + ']':<38} {info.metadata['help']} ({describe_type(key)})")
+        if fields_of(kind):
+            lines += ["", *describe_section(section, usage.width(), "  ")]
     return "\n".join(lines)
+
+
+def describe_section(section: str, room: int, indent: str = "") -> list[str]:
+    """A section's fields in lines of `room` columns."""
+    kind = every_section()[section]
+    lines = usage.fitted(f"{section}: {' '.join((kind.__doc__ or '').split())}", room - len(indent))
+    lines = [indent + line for line in lines]
+    for info in fields_of(kind).values():
+        key, value = f"{section}.{info.name}", info.default
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)
+        text = " ".join(f"{info.metadata['help']} ({describe_type(key)})".split())
+        lines += usage.entry(f"{indent}  {key} [{shown}]", text, COLUMN, room)
+    return lines
 
 
 def _recipes() -> str:

@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fastget.common.text import csv_cell
+
 CHUNK = 256  # files that a thread takes at a time
 
 # --- writing -------------------------------------------------------------------------------------
@@ -48,10 +50,10 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 
 def write_csv(file: Path, rows: Iterable[Iterable[object]]) -> None:
-    """The head is the first row. Names that are not UTF-8 pass through."""
+    """The head is the first row. No cell is a formula for a spreadsheet, and what is no UTF-8 is escaped."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    write_atomically(file, text.getvalue().encode("utf-8", "surrogateescape"))
+    csv.writer(text, lineterminator="\n").writerows(map(csv_cell, row) for row in rows)
+    write_atomically(file, text.getvalue().encode(errors="backslashreplace"))
 
 
 def _flush(path: Path) -> None:

@@ -31,12 +31,43 @@ def printable(name: str, most: int = 40) -> str:
     return clean if len(clean) <= most else f"{clean[: most - 1]}…"
 
 
-def safe_cell(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula gets an apostrophe before it."""
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+# --- texts that others wrote: names of files and classes -----------------------------------------
+
+
+def escaped(text: str) -> str:
+    """The text as it can be shown and written anywhere: control characters, and bytes that are no UTF-8, as `\\x1b`.
+
+    A terminal would obey an escape sequence in a file's name, and a file of results would not take a surrogate.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" else _as_code(char) for char in text)
+
+
+def _as_code(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":  # a byte that is no UTF-8, as Python keeps it
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode()
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_cell(value: Any) -> Any:
+    """A text that a spreadsheet would take for a formula gets an apostrophe before it; what is no text stays."""
+    if not isinstance(value, str) or not value.lstrip("'").startswith(_FORMULA) or _is_number(value):
         return value
+    return f"'{value}"
+
+
+def from_csv_cell(text: str) -> str:
+    """The text that `csv_cell` was given."""
+    return text[1:] if text.startswith("'") and text.lstrip("'").startswith(_FORMULA) else text
+
+
+def _is_number(text: str) -> bool:
     try:
-        float(value)
+        float(text)
     except ValueError:
-        return f"'{value}"
-    return value
+        return False
+    return True

@@ -29,6 +29,9 @@ class DataConfig:
     root: str | None = opt(
         None, "folder that the images, or their features, lie in (digits: made in the cache directory)", free=True
     )
+    started_in: str | None = opt(
+        None, "the folder that relative paths were given in: what is not found here is looked for there", free=True
+    )
     source: str | None = opt(None, "labelled domain: a domain's name, or a list file with data.name=lists")
     target: str | None = opt(None, "domain to adapt to; its labels, if any, are used for reporting only")
     labelled_target: str | None = opt(None, "ssda with data.name=lists: the list of the labelled target images")
@@ -55,6 +58,11 @@ class DataConfig:
     bad_images: Literal["error", "skip"] = opt("error", "what to do about unreadable images: stop, or leave them out")
     bad_threshold: float = opt(
         0.01, "share of a list's images that may turn unreadable in mid-run before the run stops", ge=0, le=1, free=True
+    )
+    max_pixels: int = opt(
+        178_956_970,
+        "an image whose header tells of more pixels is unreadable: it is refused before it is decoded",
+        ge=1,
     )
     loader: Decoder = opt(
         "auto", "who decodes: dali, torchvision, synthetic (random images), auto (dali on a GPU, else torchvision)"

@@ -10,16 +10,29 @@ import errno
 import io
 import os
 import stat
+import struct
+import zlib
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from fastget.common.choices import Interpolation
+from fastget.common.errors import RunFailed
 from fastget.data.formats import FORMATS, SUFFIXES, sniff
+from fastget.data.header import is_whole, size_told, sound_jpeg, sound_png
 
+HEAD = 4096  # bytes at the beginning in which most files tell their size
 TAIL = 64  # bytes at the end in which a whole file has its end mark
-DECODE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)  # what PIL raises
+MAX_PIXELS = 178_956_970  # of data.max_pixels: what PIL alone would refuse from
+# what PIL raises for files that are damaged, and for some that are made to harm
+DECODE_ERRORS = (
+    OSError, SyntaxError, ValueError, TypeError, EOFError, LookupError, ArithmeticError, AttributeError, MemoryError,
+    NotImplementedError, struct.error, zlib.error, Image.DecompressionBombError,
+)  # fmt: skip
+BAND = 256  # rows
+OUT_OF_HANDLES = (errno.EMFILE, errno.ENFILE)
 
 
 RESAMPLING: dict[Interpolation, Image.Resampling] = {
@@ -52,32 +65,36 @@ class Problem:
 # --- decoding ------------------------------------------------------------------------------------
 
 
-def read_image(file: str, resize: int, interpolation: Interpolation = "bilinear") -> Image.Image:
+def read_image(
+    file: str, resize: int, interpolation: Interpolation = "bilinear", max_pixels: int = MAX_PIXELS
+) -> Image.Image:
     """Decoded to RGB and resized to a square, antialiased. EXIF rotation is ignored, as DALI is told to."""
     try:
-        with Image.open(file, formats=FORMATS) as image:
+        with open_regular(file) as opened, open_image(opened, max_pixels) as image:
             # What torchvision's Resize does to a PIL image, without the second that importing torchvision takes.
             return to_rgb(image).resize((resize, resize), RESAMPLING[interpolation])
     except DECODE_ERRORS as error:
-        raise bad_image(file, error) from error
+        raise bad_image(file, error, max_pixels) from error
 
 
-def read_sound(file: str) -> bytes:
+def read_sound(file: str, max_pixels: int = MAX_PIXELS) -> bytes:
     """A file's bytes. Raises BadImage unless its structure is whole as far as decoders parse it before they decode."""
     try:
-        with open(file, "rb") as opened:
+        with open_regular(file) as opened:
             data = opened.read()
     except OSError as error:
-        raise bad_image(file, error) from error
+        raise bad_image(file, error, max_pixels) from error
     kind = sniff(data[:TAIL])
-    sound = {"JPEG": _sound_jpeg, "PNG": _sound_png}.get(kind)
-    if sound and sound(data) and _whole(kind, data[:TAIL], data[-TAIL:], len(data)):
+    sound = {"JPEG": sound_jpeg, "PNG": sound_png}.get(kind)
+    if sound and sound(data) and is_whole(kind, data[:TAIL], data[-TAIL:], len(data)):
+        if (problem := too_large(file, size_told(kind, data), max_pixels)) is not None:
+            raise BadImage(file, problem.kind, problem.reason)
         return data
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with open_image(io.BytesIO(data), max_pixels) as image:
             rgb = to_rgb(image)
     except DECODE_ERRORS as error:
-        raise bad_image(file, error) from error
+        raise bad_image(file, error, max_pixels) from error
     if sound is None or sound(data):
         return data
     again = io.BytesIO()  # PIL reads it though it's not sound: hand it on in a form that everyone reads
@@ -85,52 +102,73 @@ def read_sound(file: str) -> bytes:
     return again.getvalue()
 
 
-def _sound_jpeg(data: bytes) -> bool:
-    """Whether its segments lead to a frame header and a scan."""
-    at, frame = 2, False
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
-        if marker == 0xFF:  # padding
-            at += 1
-            continue
-        if marker == 0xDA:
-            return frame
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            frame = length >= 11 and any(data[at + 5 : at + 7]) and any(data[at + 7 : at + 9])
-        at += 2 + length
-    return False
+def open_regular(file: str) -> BinaryIO:
+    """The file, opened. What is no regular file is an OSError: to open a pipe would wait for a writer for ever."""
+    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
-def _sound_png(data: bytes) -> bool:
-    """Whether its chunks lead from the header to the end."""
-    at = 8
-    if data[12:16] != b"IHDR":
-        return False
-    while at + 12 <= len(data):
-        if data[at + 4 : at + 8] == b"IEND":
-            return True
-        at += 12 + int.from_bytes(data[at : at + 4], "big")
-    return False
+def open_image(opened: BinaryIO, max_pixels: int) -> Image.Image:
+    """The image with its header read and no pixel yet; TooLarge if it tells of more than `max_pixels`."""
+    if Image.MAX_IMAGE_PIXELS is not None and max_pixels > 2 * Image.MAX_IMAGE_PIXELS:
+        Image.MAX_IMAGE_PIXELS = max_pixels  # PIL's own limit would come first
+    image = Image.open(opened, formats=FORMATS)
+    if image.width * image.height > max_pixels:
+        image.close()
+        raise TooLarge(image.size)
+    return image
+
+
+class TooLarge(ValueError):
+    """An image of more pixels than are decoded."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        super().__init__(f"{size[0]} x {size[1]} pixels")
+        self.size = size
+
+
+def too_large(path: str, size: tuple[int, int] | None, max_pixels: int) -> Problem | None:
+    """A problem if the size that a header tells is over the limit."""
+    if size is None or size[0] * size[1] <= max_pixels:
+        return None
+    return Problem(
+        path, "too large",
+        f"has {size[0]:,} x {size[1]:,} pixels, over data.max_pixels={max_pixels}: make it smaller, or raise the limit",
+    )  # fmt: skip
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
     """As DALI converts it: 16 bits are scaled to 8, transparency is dropped."""
     if image.mode.startswith("I"):
-        levels = np.asarray(image).astype(np.float64) / 257
-        image = Image.fromarray(np.clip(np.rint(levels), 0, 255).astype(np.uint8))
+        deep = np.asarray(image)
+        levels = np.empty(deep.shape, dtype=np.uint8)
+        for top in range(0, len(deep), BAND):  # by bands, since float64 takes eight times the room
+            band = deep[top : top + BAND].astype(np.float64) / 257
+            levels[top : top + BAND] = np.clip(np.rint(band), 0, 255).astype(np.uint8)
+        image = Image.fromarray(levels)
     return image.convert("RGB")
 
 
-def bad_image(file: str, error: BaseException) -> BadImage:
+def bad_image(file: str, error: BaseException, max_pixels: int = MAX_PIXELS) -> BadImage:
     """Why a file could not be decoded, found by looking at it."""
-    problem = look_at_ends(file) or Problem(file, "undecodable", f"cannot be decoded ({error})")
+    if isinstance(error, OSError):
+        _refuse_out_of_handles(error)
+    if isinstance(error, TooLarge) and (problem := too_large(file, error.size, max_pixels)):
+        return BadImage(file, problem.kind, problem.reason)
+    problem = look_at_ends(file, max_pixels) or Problem(file, *_decoder_said(error))
     return BadImage(file, problem.kind, problem.reason)
 
 
 # --- looking at a file ---------------------------------------------------------------------------
 
 
-def look_at_ends(path: str) -> Problem | None:
+def look_at_ends(path: str, max_pixels: int = MAX_PIXELS) -> Problem | None:
     """What is wrong with a file, from its first and last bytes; one whose end mark is missing is decoded."""
     try:
         info = os.stat(path)
@@ -141,21 +179,50 @@ def look_at_ends(path: str) -> Problem | None:
         if info.st_size == 0:
             return Problem(path, "empty", "is empty (0 bytes)")
         with open(path, "rb", buffering=0) as file:
-            head = file.read(TAIL)
+            head = file.read(HEAD)
             file.seek(max(0, info.st_size - TAIL))
             tail = file.read(TAIL)
     except OSError as error:
         return _unreadable(path, error)
-    kind = sniff(head)
+    kind = sniff(head[:TAIL])
     if kind not in FORMATS:
-        return Problem(path, *_no_image(kind, head))
-    if not _whole(kind, head, tail, info.st_size) and (problem := decode_all(path)):
+        return Problem(path, *_no_image(kind, head[:TAIL]))
+    size = size_told(kind, head)
+    if size is None and (told := _by_header(path, max_pixels)):
+        return told
+    if problem := too_large(path, size, max_pixels):
+        return problem
+    if not is_whole(kind, head, tail, info.st_size) and (problem := decode_all(path, max_pixels)):
         cut = kind in ("JPEG", "PNG") and problem.kind in ("corrupt", "undecodable")  # its end mark is missing
         return Problem(path, "truncated", f"is cut short: {problem.reason}") if cut else problem
     return misnamed(path, kind)
 
 
+def _by_header(path: str, max_pixels: int) -> Problem | None:
+    """A problem if the header, read by PIL, tells of too many pixels. What else is wrong is for others to find."""
+    try:
+        with open_regular(path) as opened, open_image(opened, max_pixels):
+            return None
+    except TooLarge as error:
+        return too_large(path, error.size, max_pixels)
+    except OSError as error:
+        _refuse_out_of_handles(error)
+        return None
+    except DECODE_ERRORS as error:
+        return Problem(path, *_decoder_said(error)) if isinstance(error, Image.DecompressionBombError) else None
+
+
+def _refuse_out_of_handles(error: OSError) -> None:
+    """The file is not to blame: what would be read next cannot be opened either."""
+    if error.errno in OUT_OF_HANDLES:
+        raise RunFailed(
+            f"no more files can be opened ({error.strerror}): raise the limit by `ulimit -n`, or use fewer at a time "
+            "(--workers, data.workers)"
+        ) from error
+
+
 def _unreadable(path: str, error: OSError) -> Problem:
+    _refuse_out_of_handles(error)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         if os.path.islink(path):
             return Problem(path, "dangling link", f"is a link to {os.readlink(path)}, which does not exist")
@@ -178,19 +245,6 @@ def _no_image(kind: str, head: bytes) -> tuple[str, str]:
     return "not an image", "is not an image (its first bytes are those of no known format)"
 
 
-def _whole(kind: str, head: bytes, tail: bytes, size: int) -> bool:
-    """Whether a file ends as its format does. False only means that it must be decoded to know."""
-    if kind == "JPEG":
-        return b"\xff\xd9" in tail
-    if kind == "PNG":
-        return b"IEND\xaeB`\x82" in tail
-    if kind == "WEBP":
-        return int.from_bytes(head[4:8], "little") + 8 <= size
-    if kind == "BMP":
-        return 0 < int.from_bytes(head[2:6], "little") <= size
-    return False
-
-
 def misnamed(path: str, kind: str) -> Problem | None:
     """A problem if a file's extension is that of another format."""
     suffix = os.path.splitext(path)[1].lower()
@@ -199,16 +253,18 @@ def misnamed(path: str, kind: str) -> Problem | None:
     return Problem(path, "misnamed", f"is a {kind} named {suffix}; it can be read all the same")
 
 
-def decode_all(path: str) -> Problem | None:
+def decode_all(path: str, max_pixels: int = MAX_PIXELS) -> Problem | None:
     """What decoding the whole file shows, as the loaders do it; PNG's checksums as well."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read()
-        if sniff(data[:TAIL]) == "PNG":
-            with Image.open(io.BytesIO(data)) as image:
+        with open_image(io.BytesIO(data), max_pixels) as image:
+            if image.format == "PNG":
                 image.verify()
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with open_image(io.BytesIO(data), max_pixels) as image:
             to_rgb(image)
+    except TooLarge as error:
+        return too_large(path, error.size, max_pixels)
     except OSError as error:
         if error.errno is not None:
             return _unreadable(path, error)
@@ -224,4 +280,6 @@ def _decoder_said(error: BaseException) -> tuple[str, str]:
         return "truncated", f"is cut short ({words})"
     if isinstance(error, UnidentifiedImageError):
         return "undecodable", "cannot be decoded (its header is damaged)"
+    if isinstance(error, Image.DecompressionBombError):
+        return "too large", f"has too many pixels ({words})"
     return "corrupt", f"is damaged ({words})"

@@ -23,7 +23,10 @@ from fastget.data.features import Origin, Store
 from fastget.data.folders import domains_from_folders, folders_in
 from fastget.data.layout import present, published_shots, read_domain, validation_file
 from fastget.data.lists import ImageList, domains_from_lists, read_list
+from fastget.data.notes import count_notes, lacking_notes, same_notes, ssda_notes
 from fastget.data.packed.read import Packed, find_packed
+from fastget.data.places import as_found
+from fastget.data.walk import Unused, unreadable, unused_notes
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class Domains:
     validation: ImageList | None = None  # SSDA's images whose labels no step trains on, where there are any
     left_out: list[Problem] = field(default_factory=list)  # bad files, under data.bad_images=skip
     warnings: list[Problem] = field(default_factory=list)  # misnamed files, which are used all the same
+    unused: dict[str, tuple[Unused, ...]] = field(
+        default_factory=dict
+    )  # role -> files of its folder that no list holds
     packed: dict[str, Packed] = field(default_factory=dict)  # role -> cache, where fresh
     features: dict[str, NDArray[Any]] = field(default_factory=dict)  # role -> (N, D), where data.name=features
     origin: Origin | None = None  # of the features: what made them
@@ -67,6 +73,7 @@ def load_domains(
     no validation list, before the images are looked at.
     """
     _refuse_misplaced(data)
+    data, moved = as_found(data)
     store = Store.open(_root(data.name, data.root)) if data.name == "features" else None
     source, target = find_domains(data, store)
     shots, validation = _given(data, target) if data.setting == "ssda" else (None, None)
@@ -86,21 +93,24 @@ def load_domains(
         seed=data.split_seed,
     )
     domains = Domains(split.source, split.target, split.labelled_target, split.validation, protocol=split.protocol)
+    same = source.in_both(target) if store is None else np.full(len(source), data.source == data.target)
+    notes = [*moved, *same_notes(source, same), *ssda_notes(split)]
+    notes += lacking_notes(target) if data.setting == "uda" else []
     if store is not None:
-        return _with_features(domains, store)
-    domains = _without_bad(domains, data, workers, advance)
+        return _with_features(domains, store, notes)
+    domains = _without_bad(domains, data, [source, target], workers, advance)
     caches = {}
     if data.resize is not None and data.interpolation is not None:  # else it is not known what a cache should hold
         for role, images in domains.lists().items():
             caches[role] = find_packed(images, data.cache, data.resize, data.interpolation)
-    notes = [note for _, note in caches.values() if note] + count_notes(data.name, [source, target])
-    notes += _overlap_notes(domains)
+    notes = [*domains.notes, *(note for _, note in caches.values() if note), *notes]
+    notes += count_notes(data.name, [source, target])
     return dataclasses.replace(
         domains, packed={role: packed for role, (packed, _) in caches.items() if packed}, notes=notes
     )
 
 
-def _with_features(domains: Domains, store: Store) -> Domains:
+def _with_features(domains: Domains, store: Store, notes: list[str]) -> Domains:
     """The lists with their features. No image is opened, so that none can be bad."""
     origin = dataclasses.asdict(store.origin)
     features = {role: store.features(images) for role, images in domains.lists().items()}
@@ -109,7 +119,7 @@ def _with_features(domains: Domains, store: Store) -> Domains:
         domains,
         features=features,
         origin=store.origin,
-        notes=[note],
+        notes=[note, *notes],
         protocol=domains.protocol | {"features": origin},
     )
 
@@ -182,16 +192,6 @@ def _domain_folders(root: Path) -> list[str]:
     return found
 
 
-def count_notes(name: str, lists: list[ImageList]) -> list[str]:
-    """Where a known data set has not as many images as were published."""
-    published = DATA_SETS[name].domains if name in DATA_SETS else {}
-    return [
-        f"{images.name}: {len(images):,} images, and {published[images.name]:,} were published"
-        for images in lists
-        if published.get(images.name, len(images)) != len(images)
-    ]
-
-
 def _refuse_misplaced(data: DataConfig) -> None:
     """An error for the field of a validation list where none is read."""
     if data.validation is None:
@@ -251,31 +251,47 @@ def _no_validation(data: DataConfig) -> str:
     )
 
 
-def _overlap_notes(domains: Domains) -> list[str]:
-    """Where validation images stand among the unlabelled ones, which a method may see."""
-    both = domains.validation.shared_with(domains.target) if domains.validation is not None else []
-    if domains.validation is None or not both:
-        return []
-    return [
-        f"{domains.validation.name}: {len(both):,} of its {len(domains.validation):,} images are among the unlabelled "
-        f"ones of {domains.target.name} too, and stay there, without their labels"
-    ]
-
-
-def _without_bad(domains: Domains, data: DataConfig, workers: int, advance: Advance | None) -> Domains:
-    kept, report = sound_lists(domains.lists(), data, workers, advance)
-    if not report.bad:
-        return dataclasses.replace(domains, warnings=report.warnings)
-    protocol = domains.protocol | {"left_out": [dataclasses.asdict(problem) for problem in report.bad]}
+def _without_bad(
+    domains: Domains, data: DataConfig, whole: Sequence[ImageList], workers: int, advance: Advance | None
+) -> Domains:
+    """The lists after a quick look at every file. What lies in the folders of the whole domains and is not used is
+    counted in the notes, and listed in the protocol."""
+    kept, report = sound_lists(domains.lists(), data, workers, advance, whole)
+    by_name = {images.name: images.unused for images in whole}  # of one domain that is both, once
+    notes = [*report.notes, *(note for name, unused in by_name.items() for note in unused_notes(name, unused))]
+    protocol = dict(domains.protocol)
+    if report.bad:
+        protocol["left_out"] = [dataclasses.asdict(problem) for problem in report.bad]
+    if unused := [dataclasses.asdict(one) for some in by_name.values() for one in some]:
+        protocol["unused"] = unused
     changed: dict[str, Any] = dict(kept)
-    return dataclasses.replace(domains, **changed, left_out=report.bad, warnings=report.warnings, protocol=protocol)
+    return dataclasses.replace(
+        domains,
+        **changed,
+        left_out=report.bad,
+        warnings=report.warnings,
+        unused=dict(zip(("source", "target"), (images.unused for images in whole), strict=True)),
+        notes=notes,
+        protocol=protocol,
+    )
 
 
 def sound_lists(
-    lists: Mapping[str, ImageList], data: DataConfig, workers: int = 0, advance: Advance | None = None
+    lists: Mapping[str, ImageList],
+    data: DataConfig,
+    workers: int = 0,
+    advance: Advance | None = None,
+    whole: Sequence[ImageList] = (),  # the domains that they are parts of, where they are parts
 ) -> tuple[dict[str, ImageList], Report]:
     """Lists by any name, after a quick look at every file, without the bad ones; ValueError if those are an error."""
-    report = check_lists(list(lists.values()), full=False, workers=workers or data.workers, advance=advance)
+    _refuse_closed_folders(whole or list(lists.values()), data)
+    report = check_lists(
+        list(lists.values()),
+        full=False,
+        workers=workers or data.workers,
+        max_pixels=data.max_pixels,
+        advance=advance,
+    )
     if not report.bad:
         return dict(lists), report
     if data.bad_images == "error":
@@ -292,6 +308,14 @@ def sound_lists(
             )
         kept[role] = images if good.all() else images.keep(good)
     return kept, report
+
+
+def _refuse_closed_folders(lists: Sequence[ImageList], data: DataConfig) -> None:
+    """An error for folders that may not be read, unless bad images are left out: then they are counted."""
+    closed = {one.path: one.reason for images in lists for one in unreadable(images.unused)}
+    if closed and data.bad_images == "error":
+        words = and_more([f"{path} is {reason}" for path, reason in closed.items()])
+        raise ValueError(f"{words}: give yourself the right to (chmod), or leave it out by --bad-images skip")
 
 
 def _bad_message(bad: list[Problem], checked: int) -> str:

@@ -1,74 +1,146 @@
-"""Folders of class folders: ROOT/DOMAIN/CLASS/image."""
+"""Folders of class folders: ROOT/DOMAIN/CLASS/image, or deeper below CLASS."""
 
 from __future__ import annotations
 
 import os
 import posixpath
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastget.common.text import and_more
-from fastget.data.formats import IMAGE_SUFFIXES, is_image_name
+from fastget.data.datasets import DATA_SETS
+from fastget.data.formats import IMAGE_SUFFIXES
 from fastget.data.lists import UNLABELLED, ImageList
+from fastget.data.walk import BESIDE, NO_IMAGES, Unused, unreadable, unused_notes, walk
 
 
 def folders_in(folder: Path) -> list[str]:
     """The names of the folders in a folder, sorted. Hidden ones are left out."""
-    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise ValueError(f"cannot look into the folder {folder}: {error.strerror}; check its permissions") from error
 
 
-def read_classes(
-    root: Path, domain: str, found: Sequence[str], classes: Sequence[str]
-) -> tuple[list[str], NDArray[np.int64]]:
-    """Paths and labels of the images of ROOT/DOMAIN/CLASS/ for each class found, sorted within it; of those in the
-    domain's own folder, without labels, if none is found."""
-    paths: list[str] = []
-    labels: list[int] = []
-    for name in found or [""]:
-        images = sorted(entry.name for entry in os.scandir(root / domain / name) if is_image_name(entry.name))
-        paths += [posixpath.join(domain, name, image) for image in images]
-        labels += [classes.index(name) if name else UNLABELLED] * len(images)
-    return paths, np.asarray(labels, dtype=np.int64)
+@dataclass
+class DomainFolder:
+    """What a domain's folder holds: images by class folder, or under an empty name where it has no class folders."""
+
+    images: dict[str, list[str]] = field(default_factory=dict)  # paths relative to the root
+    unused: list[Unused] = field(default_factory=list)
+
+    @property
+    def classes(self) -> list[str]:
+        """The class folders that hold an image, sorted."""
+        return sorted(name for name, images in self.images.items() if name and images)
+
+    def labelled(self, classes: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+        """Paths and labels, class by class."""
+        number = {name: label for label, name in enumerate(classes)}
+        paths = [path for images in self.images.values() for path in images]
+        labels = [number[name] if name else UNLABELLED for name, images in self.images.items() for _ in images]
+        return paths, np.asarray(labels, dtype=np.int64)
+
+
+def read_folder(root: Path, domain: str) -> DomainFolder:
+    """Every file below ROOT/DOMAIN/, used or named. A class folder's images lie in it or deeper, sorted by folder."""
+    names = folders_in(root / domain)
+    _refuse_odd_names(root / domain, names)
+    beside = walk(root, domain, without=names)
+    if not names:
+        return DomainFolder({"": beside.images}, beside.unused)
+    read = DomainFolder(unused=[*beside.unused, *(Unused(path, BESIDE) for path in beside.images)])
+    for name in names:
+        found = walk(root, posixpath.join(domain, name))
+        read.images[name] = found.images
+        read.unused += found.unused
+        if not found.images and not any(one.path == posixpath.join(domain, name) for one in unreadable(found.unused)):
+            read.unused.append(Unused(posixpath.join(domain, name), NO_IMAGES))
+    return read
 
 
 def domains_from_folders(root: Path, *domains: str, led: bool = True) -> list[ImageList]:
     """The lists of ROOT/DOMAIN/ for each of the domains. A folder of images without class folders has no labels.
 
-    The first leads, as a run's source: the classes are its class folders, sorted, and one that it lacks is an error.
-    Not `led`: the classes are those of all the domains.
+    The first leads, as a run's source: the classes are its class folders that hold an image, sorted, and one that it
+    lacks is an error. Not `led`: the classes are those of all the domains.
     """
-    found = {domain: _class_folders(root, domain) for domain in domains}
-    classes = found[domains[0]] if led else sorted({name for names in found.values() for name in names})
-    if led and not classes:
+    read = {domain: _read(root, domain) for domain in domains}
+    first = read[domains[0]]
+    _refuse_deeper_classes(root, domains[:1] if led else domains)
+    classes = first.classes if led else sorted({name for found in read.values() for name in found.classes})
+    if led and "" in first.images:
         folder = root / domains[0]
         raise ValueError(f"{folder} holds no class folders: expected {folder}/CLASS/image.jpg")
-    return [_read_domain(root, domain, found[domain], classes) for domain in domains]
+    return [_list_of(root, domain, read[domain], classes, first) for domain in domains]
 
 
-def _class_folders(root: Path, domain: str) -> list[str]:
+def _read(root: Path, domain: str) -> DomainFolder:
     folder = root / domain
     if not folder.is_dir():
-        there = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else None
+        there = folders_in(root) if root.is_dir() else None
         found = (
             f"{root} holds {and_more(there)}"
             if there
             else f"{root} " + ("is empty" if root.is_dir() else "does not exist")
         )
         raise ValueError(f"no domain folder {folder}: {found}; a domain's images lie in ROOT/DOMAIN/CLASS/")
-    return folders_in(folder)
+    return read_folder(root, domain)
 
 
-def _read_domain(root: Path, domain: str, found: Sequence[str], classes: Sequence[str]) -> ImageList:
-    unknown = [name for name in found if name not in classes]
-    if unknown:
+def _list_of(root: Path, domain: str, found: DomainFolder, classes: Sequence[str], source: DomainFolder) -> ImageList:
+    if not any(found.images.values()):
+        why = "; ".join(unused_notes(domain, found.unused)) or "it is empty"
         raise ValueError(
-            f"{root / domain} has class folders that the source lacks: {and_more(unknown)}. "
+            f"{root / domain} holds no image (looked for {', '.join(IMAGE_SUFFIXES)} in class folders): {why}"
+        )
+    new = [name for name in found.images if name and name not in classes]
+    unknown = [name for name in new if found.images[name] or name not in source.images]
+    if unknown:
+        empty = [name for name in unknown if name in source.images]
+        hint = f" (the source's folders of {and_more(empty)} hold no image that can be read)" if empty else ""
+        raise ValueError(
+            f"{root / domain} has class folders that the source lacks: {and_more(unknown)}{hint}. "
             "The target's classes must be among the source's"
         )
-    paths, labels = read_classes(root, domain, found, classes)
-    if not paths:
-        raise ValueError(f"{root / domain} holds no image (looked for {', '.join(IMAGE_SUFFIXES)} in class folders)")
-    return ImageList(domain, root, paths, labels, tuple(classes))
+    paths, labels = found.labelled(classes)
+    return ImageList(domain, root, paths, labels, tuple(classes), tuple(found.unused))
+
+
+def _refuse_deeper_classes(root: Path, domains: Sequence[str]) -> None:
+    """An error where each domain is one folder of folders: its class would be all there is, and tell nothing."""
+    inner = {names[0] if len(names := folders_in(root / domain)) == 1 else "" for domain in domains}
+    if len(inner) != 1 or "" in inner:
+        return
+    (name,) = inner
+    folders = [root / domain / name for domain in domains]
+    if not all(folders_in(folder) and not _has_files(folder) for folder in folders):
+        return
+    known = [data.name for data in DATA_SETS.values() if data.between == name]
+    hint = f" If this is {known[0]}, use --data {known[0]}, which knows the folder." if known else ""
+    raise ValueError(
+        f"{folders[0]} is the only class folder of {domains[0]}, and holds nothing but folders "
+        f"({and_more(folders_in(folders[0]))}): the classes lie one level deeper than expected, ROOT/DOMAIN/CLASS/."
+        f"{hint} Otherwise move them up, or give the domains as {domains[0]}/{name} ..."
+    )
+
+
+def _has_files(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(not entry.is_dir() for entry in entries)
+
+
+def _refuse_odd_names(folder: Path, names: Sequence[str]) -> None:
+    """An error for a class that no file of results could name."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"the class folder {os.fsencode(name)!r} in {folder} has a name that is not UTF-8 text: rename it"
+            ) from error

@@ -16,6 +16,12 @@ FORMATS = tuple(SUFFIXES)
 # What counts as an image in a folder. A GIF does, so that the check can name it and say why it is not read.
 IMAGE_SUFFIXES = (*(suffix for suffixes in SUFFIXES.values() for suffix in suffixes), ".gif")
 
+# Images that are none of these formats, by name: whoever has some should know why they are not used.
+OTHER_IMAGES = {
+    ".heic", ".heif", ".avif", ".jxl", ".svg", ".ico", ".tga", ".psd", ".exr", ".hdr",
+    ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2",
+}  # fmt: skip
+
 
 def is_image_name(name: str) -> bool:
     """Whether a file of this name counts as an image. Hidden ones do not."""

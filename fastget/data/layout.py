@@ -11,8 +11,9 @@ import numpy as np
 
 from fastget.common.text import and_more, nearest
 from fastget.data.datasets import DataSet
-from fastget.data.folders import folders_in, read_classes
+from fastget.data.folders import folders_in, read_folder
 from fastget.data.lists import ImageList, class_names, read_list
+from fastget.data.walk import BESIDE, Found, Unused, unused_notes, walk
 
 ON_DISK = 0.6  # how like a name on disk must be to be offered: there may be many
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")
@@ -90,10 +91,14 @@ def _from_folders(known: DataSet, root: Path, domain: str) -> ImageList:
     unknown = [name for name in found if name not in classes]
     if unknown or not found:
         raise ValueError(_about_classes(known, folder / middle, unknown))
-    paths, labels = read_classes(root, posixpath.join(domain, middle) if middle else domain, found, classes)
+    read = read_folder(root, posixpath.join(domain, middle) if middle else domain)
+    paths, labels = read.labelled(classes)
+    beside = walk(root, domain, without=[middle]) if middle else Found()  # Office-31 has features beside its images
+    unused = (*read.unused, *beside.unused, *(Unused(path, BESIDE) for path in beside.images))
     if not paths:
-        raise ValueError(f"{folder / middle} has class folders, but no image lies in them")
-    return ImageList(domain, root, paths, labels, classes)
+        why = "; ".join(unused_notes(domain, unused)) or "they are empty"
+        raise ValueError(f"{folder / middle} has class folders, but no image lies in them: {why}")
+    return ImageList(domain, root, paths, labels, classes, unused)
 
 
 def _list_files(known: DataSet, root: Path, domain: str) -> list[Path]:

@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fastget.common.text import and_more
 from fastget.data.formats import IMAGE_SUFFIXES
+from fastget.data.walk import Unused
 
 UNLABELLED = -1
 MAX_CLASSES = 100_000  # a label beyond this is a mistake, not a class
@@ -28,6 +30,12 @@ class ImageList:
     paths: Sequence[str]  # relative to root, or absolute
     labels: NDArray[np.int64]  # UNLABELLED where no label is known
     classes: tuple[str, ...]
+    unused: tuple[Unused, ...] = ()  # files of the domain's folder that are not among them; a part of a list has none
+
+    def __post_init__(self) -> None:
+        if len(set(self.classes)) != len(self.classes):
+            twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
+            raise ValueError(f"{self.name}: two classes have one name ({and_more(twice)}): give each its own")
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -36,11 +44,11 @@ class ImageList:
         """The path to open."""
         return os.path.join(self.root, self.paths[index])
 
-    def files(self) -> list[str]:
-        """All paths to open; much faster than one by one."""
+    def files(self, root: str | None = None) -> list[str]:
+        """All paths to open, under the list's root or another; much faster than one by one."""
+        base = os.path.join(root or self.root, "")
         if os.sep != "/":
-            return [self.file(i) for i in range(len(self))]
-        base = os.path.join(self.root, "")
+            return [os.path.join(base, path) for path in self.paths]
         return [path if path.startswith("/") else base + path for path in self.paths]
 
     @property
@@ -56,10 +64,22 @@ class ImageList:
         paths = [self.paths[i] for i in index.tolist()]
         return ImageList(self.name, self.root, paths, self.labels[index], self.classes)
 
+    def in_both(self, other: ImageList) -> NDArray[np.bool_]:
+        """(N,) which images stand in the other list too, by the absolute path of the file that they are."""
+        mine, there = self._keys(), other._keys()
+        return np.isin(mine, there)
+
+    def _keys(self) -> NDArray[np.int64]:
+        """(N,) a number for each file, the same wherever it is listed; a set of all paths would be large."""
+        files = self.files(os.path.abspath(self.root))
+        clean = (
+            posixpath.normpath(file) if "/../" in file or "//" in file or "/./" in file else file for file in files
+        )
+        return np.fromiter(map(hash, clean), dtype=np.int64, count=len(files))
+
     def shared_with(self, other: ImageList) -> list[str]:
-        """The paths of the images that stand in the other list too, by the file that they are."""
-        there = set(other.files())
-        return [path for path, file in zip(self.paths, self.files(), strict=True) if file in there]
+        """The paths of the images that stand in the other list too."""
+        return [self.paths[i] for i in np.flatnonzero(self.in_both(other)).tolist()]
 
     def counts(self) -> NDArray[np.int64]:
         """(C,) labelled images of each class."""
@@ -216,7 +236,5 @@ def class_names(paths: Sequence[str], labels: NDArray[np.int64], num_classes: in
         parts = path.rsplit("/", 2)
         folders.setdefault(label, set()).add(parts[-2] if len(parts) > 1 else "")
     names = [next(iter(folders[c])) if len(folders.get(c, ())) == 1 else "" for c in range(num_classes)]
-    told = [name for name in names if name]
-    if len(set(told)) != len(told):
-        return tuple(str(c) for c in range(num_classes))
-    return tuple(name or str(c) for c, name in enumerate(names))
+    named = tuple(name or str(c) for c, name in enumerate(names))
+    return named if len(set(named)) == num_classes else tuple(map(str, range(num_classes)))

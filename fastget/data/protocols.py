@@ -66,6 +66,10 @@ def apply(
     elif setting == "ssda":
         labelled, target = published or ssda(target, shots, seed)
         protocol |= {"shots": shots, "split": "published lists" if published else f"drawn with seed {seed}"}
+        known = target.in_both(labelled) if published else np.zeros(len(target), dtype=bool)
+        if known.any():  # a score on what was trained on would say nothing
+            target = _not_empty(target.keep(~known), target, "its own beside the labelled shots")
+            protocol["shots_left_out"] = int(known.sum())
         if validation is not None:
             _refuse_leak(validation, labelled, drawn=published is None)
     if imbalanced:

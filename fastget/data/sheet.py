@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from fastget.data.lists import UNLABELLED, ImageList
 SIDE, GAP, LABEL = 96, 4, 130  # pixels of the contact sheet
 
 
-def contact_sheet(lists: list[ImageList], file: str | Path, *, rows: int = 10, columns: int = 4) -> Path:
-    """A PNG of two domains side by side: a row a class, a few images of each."""
+def contact_sheet(
+    lists: Sequence[ImageList], file: str | Path, *, rows: int = 10, columns: int = 4
+) -> tuple[Path, str]:
+    """A PNG of two domains side by side: a row a class, a few images of each. And, in words, what of all it shows."""
     shown = lists[:2]
     labels = np.unique(np.concatenate([images.labels for images in shown]))
     picked = labels[np.unique(np.linspace(0, len(labels) - 1, min(rows, len(labels))).round().astype(int))]
@@ -27,7 +30,7 @@ def contact_sheet(lists: list[ImageList], file: str | Path, *, rows: int = 10, c
         for r, label in enumerate(picked.tolist()):
             top = 24 + r * (SIDE + GAP)
             if d == 0:
-                name = images.classes[label] if label != UNLABELLED else "no label"
+                name = _name(shown, label)
                 draw.text((4, top + SIDE // 2 - 8), name[:18], fill="black", font=font)
             for c, index in enumerate(_spread(np.flatnonzero(images.labels == label), columns)):
                 sheet.paste(_thumbnail(images.file(index)), (left + c * (SIDE + GAP), top))
@@ -37,7 +40,23 @@ def contact_sheet(lists: list[ImageList], file: str | Path, *, rows: int = 10, c
         sheet.save(file)
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot write the contact sheet to {file}: {error}; choose a place by --out") from error
-    return file
+    return file, _words(lists, shown, len(picked), len(labels))
+
+
+def _name(lists: Sequence[ImageList], label: int) -> str:
+    """A class, by the first list that has it."""
+    if label == UNLABELLED:
+        return "no label"
+    return next(images.classes[label] for images in lists if label < len(images.classes))
+
+
+def _words(lists: Sequence[ImageList], shown: Sequence[ImageList], picked: int, labels: int) -> str:
+    """What of the lists is on the sheet, and how to see the others."""
+    names = " and ".join(images.name for images in shown)
+    domains = f"{len(shown)} of {len(lists)} domains, {names}" if len(shown) < len(lists) else names
+    others = " (--source and --target choose others)" if len(shown) < len(lists) else ""
+    classes = f"{picked} of {labels} classes" if picked < labels else "all classes"
+    return f"of {domains}{others}; {classes}"
 
 
 def _spread(index: np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> list[int]:

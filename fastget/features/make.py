@@ -42,6 +42,7 @@ from fastget.data.features import (
 from fastget.data.find import read_domains, sound_lists
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import find_packed
+from fastget.data.walk import unused_notes
 from fastget.loading.loader import Batch, Loader, Stream, TooManyBadImages
 from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import build_network
@@ -61,6 +62,7 @@ class Made:
     images: int  # of the domains asked for
     kept: int  # of them in shards that were there already
     left_out: list[dict[str, str]]  # path and reason
+    notes: list[str]  # lines for people: files of the domains' folders that are no images of theirs
 
 
 def make_features(
@@ -98,7 +100,8 @@ def make_features(
             entries = [entry for images in sound.values() for entry in maker.domain(images)]
     left_out = [{"path": problem.path, "reason": problem.reason} for problem in report.bad]
     left_out += [problem for entry in entries for problem in entry.left_out]
-    return Made(maker.store, sum(map(len, lists)), maker.kept, left_out)
+    notes = [*report.notes, *(note for images in lists for note in unused_notes(images.name, images.unused))]
+    return Made(maker.store, sum(map(len, lists)), maker.kept, left_out, notes)
 
 
 @contextmanager
@@ -304,5 +307,5 @@ class _Maker:
         packed, _ = find_packed(images, data.cache, made.resize, made.interpolation)
         sampler = EvalSampler(len(images), BATCH, margin=made.margin)
         threshold = data.bad_threshold if data.bad_images == "skip" else 1.0  # else the first one is the end
-        stream = Stream(images, sampler, made, packed, threshold)
+        stream = Stream(images, sampler, made, packed, threshold, data.max_pixels)
         return Loader(stream, self.device, data.loader, data.workers)

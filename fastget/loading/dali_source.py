@@ -71,7 +71,8 @@ class ExternalSource:
         packed = self._stream.packed
         try:
             if packed is None:
-                return np.frombuffer(read_sound(self._stream.images.file(index)), dtype=np.uint8)
+                sound = read_sound(self._stream.images.file(index), self._stream.max_pixels)
+                return np.frombuffer(sound, dtype=np.uint8)
             record = packed.encoded(index)
             return packed.cache.encoding.encode(read_square(self._stream, index)) if record is None else record
         except BadImage as error:

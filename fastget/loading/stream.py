@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastget.common.preprocessing import Preprocessing
+from fastget.data.decode import MAX_PIXELS
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import Packed
 from fastget.loading.bad_files import BadFile
@@ -27,6 +28,7 @@ class Stream:
     preprocessing: Preprocessing
     packed: Packed | None = None  # the images, resized already
     bad_threshold: float = 0.01  # share of the list that may turn bad before the stream gives up
+    max_pixels: int = MAX_PIXELS  # of a file; one that tells of more is bad
     features: Tensor | None = None  # (N, D) on the device, where features take the place of the images
 
 

@@ -34,7 +34,7 @@ def read_square(stream: Stream, index: int) -> NDArray[np.uint8]:
         if square is not None:
             return square
     made = stream.preprocessing
-    return np.array(read_image(stream.images.file(index), made.resize, made.interpolation))
+    return np.array(read_image(stream.images.file(index), made.resize, made.interpolation, stream.max_pixels))
 
 
 def stand_in(stream: Stream, bad: BadFiles, step: int, row: int) -> tuple[int, NDArray[np.uint8]] | None:

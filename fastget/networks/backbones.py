@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torchvision
+import torch
 from torch import Tensor, nn
 
 from fastget.common.text import and_more, close_matches
@@ -18,8 +18,21 @@ State = Mapping[str, Tensor]
 FIXED_SIZE = ("vit_", "maxvit_")
 
 
+def _models() -> Any:
+    """torchvision's models. One that was built for another torch cannot even be imported; `small` does without."""
+    try:
+        import torchvision
+    except (ImportError, RuntimeError) as error:
+        raise ValueError(
+            f"torchvision cannot be imported ({error}), and network.name needs it: install the one that goes with "
+            f"torch {torch.__version__}, from where that came from (docs/install.md)"
+        ) from error
+    return torchvision.models
+
+
 def _refuse_unknown(name: str) -> None:
-    names = torchvision.models.list_models(module=torchvision.models)
+    models = _models()
+    names = models.list_models(module=models)
     if name not in names:
         close = close_matches(name, [*names, "small"], most=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "see torchvision.models.list_models()"
@@ -29,14 +42,14 @@ def _refuse_unknown(name: str) -> None:
 def torchvision_members(name: str) -> list[str]:
     """The names of a classifier's published weights: IMAGENET1K_V1 ..."""
     _refuse_unknown(name)
-    return list(torchvision.models.get_model_weights(name).__members__)
+    return list(_models().get_model_weights(name).__members__)
 
 
 def torchvision_weights(name: str, weights: str) -> Any:
     """The published weights that `weights` names; the default ones where it names none of them, but `none` or a file,
     whose images are taken to be like theirs."""
     member = weights if weights in torchvision_members(name) else "DEFAULT"
-    return torchvision.models.get_model_weights(name)[member]
+    return _models().get_model_weights(name)[member]
 
 
 def torchvision_backbone(name: str, weights: str, side: int) -> tuple[nn.Module, int]:
@@ -50,10 +63,11 @@ def torchvision_backbone(name: str, weights: str, side: int) -> tuple[nn.Module,
             "takes any size, such as swin_t, convnext_tiny or resnet50"
         )
     options = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    models = _models()
     if weights == "imagenet" or weights in torchvision_members(name):
         options.pop("init_weights", None)
         try:
-            model = torchvision.models.get_model(name, weights=published, **options)
+            model = models.get_model(name, weights=published, **options)
         except OSError as error:  # URLError is one
             raise ValueError(
                 f"cannot download the ImageNet weights of {name} ({error}). On a machine without internet fetch "
@@ -61,7 +75,7 @@ def torchvision_backbone(name: str, weights: str, side: int) -> tuple[nn.Module,
                 "or start from random weights: --set network.weights=none"
             ) from error
     else:
-        model = torchvision.models.get_model(name, weights=None, **options)
+        model = models.get_model(name, weights=None, **options)
     return model, _remove_head(model, name)
 
 

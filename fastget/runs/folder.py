@@ -15,7 +15,7 @@ import torch
 
 from fastget.common.files import write_atomically, write_csv
 from fastget.common.lock import held
-from fastget.common.text import and_more
+from fastget.common.text import and_more, from_csv_cell
 from fastget.config import Config
 from fastget.config.yaml_file import read_yaml
 from fastget.data.lists import ImageList
@@ -145,7 +145,7 @@ def other_data(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
 def read_predictions(folder: Path) -> dict[str, str]:
     """Path -> predicted class, of a run's predictions.csv."""
     with (folder / PREDICTIONS).open(encoding="utf-8", newline="") as stream:
-        return {row["path"]: row["prediction"] for row in csv.DictReader(stream)}
+        return {from_csv_cell(row["path"]): from_csv_cell(row["prediction"]) for row in csv.DictReader(stream)}
 
 
 def write_json(file: Path, content: Any) -> None:

@@ -32,6 +32,7 @@ class Summary(Mapping[str, Any]):
     target: str
     steps: int
     images: dict[str, int]  # by role: source, target, labelled_target, validation
+    scored: int | None = None  # target images behind the figures: all but those that could not be read any more
     accuracy: float | None  # None: the target has no labels
     mean_class_accuracy: float | None
     source_only: dict[str, Any] | None  # the model at the end of the warm-up, before it adapts
@@ -62,7 +63,7 @@ class SeedSummary(Summary):
 
     seed: int
     left_out: list[str] = field(default_factory=list)  # bad files, at the start
-    turned_bad: list[dict[str, Any]] = field(default_factory=list)  # and in mid-run
+    turned_bad: list[dict[str, Any]] = field(default_factory=list)  # and in mid-run; `unscored`: in an evaluation
     label_free: dict[str, float | None] = field(default_factory=dict)
 
 

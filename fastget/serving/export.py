@@ -87,8 +87,8 @@ def choose_format(out: Path, format: Format | None) -> Format:
         raise ValueError(f"expected a file whose name ends in {expected}, got {out.name}: change --out")
     if told == "onnx" and (lacking := [name for name in ("onnx", "onnxscript") if not importlib.util.find_spec(name)]):
         raise ValueError(
-            f"ONNX needs {' and '.join(lacking)}, which cannot be imported: pip install onnx onnxscript onnxruntime, "
-            "or export for torch: a name ending in .pt2"
+            f"ONNX needs {' and '.join(lacking)}, which cannot be imported: pip install 'fastget[onnx]' "
+            "(in a checkout: pip install -e '.[onnx]'), or export for torch: a name ending in .pt2"
         )
     return told
 

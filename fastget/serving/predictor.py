@@ -8,9 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import struct
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,14 +23,12 @@ from torch import Tensor
 from fastget.common.preprocessing import Preprocessing
 from fastget.common.text import and_more
 from fastget.config import make_config
+from fastget.data.decode import MAX_PIXELS
 from fastget.loading.loader import BadImage, normalise, read_image
 from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import Network, build_network
 from fastget.runs.checkpoint import FINAL, BadCheckpoint, CheckpointFolder, load_checkpoint
 from fastget.serving import BATCH
-
-# what decoders raise for damaged files, beside what read_image turns into BadImage
-DECODER_ERRORS = (EOFError, KeyError, IndexError, TypeError, OverflowError, MemoryError, struct.error, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -64,6 +60,7 @@ class Predictor:
     step: int
     config: dict[str, dict[str, Any]]  # the run's, as stored
     backbone: dict[str, str] = field(default_factory=dict)  # the record of what the run began with; empty in old ones
+    max_pixels: int = MAX_PIXELS  # a file that tells of more is not decoded
 
     @property
     def features_of(self) -> str | None:
@@ -118,11 +115,9 @@ class Predictor:
         if not os.path.exists(file):
             return "no such file"
         try:
-            image = np.asarray(read_image(file, made.resize, made.interpolation))
+            image = np.asarray(read_image(file, made.resize, made.interpolation, self.max_pixels))
         except BadImage as error:
             return str(error)
-        except DECODER_ERRORS as error:
-            return f"cannot decode {file}: {type(error).__name__} {error}"
         edge = int(EvalSampler(1, 1, margin=made.margin)(0).x[0])
         return image[edge : edge + made.crop, edge : edge + made.crop]
 
@@ -223,6 +218,7 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
     # a run of an earlier version does not tell all of it, and had what was a constant then
     own = {info.name: config["data"].get(info.name) for info in dataclasses.fields(Preprocessing)}
     own = dataclasses.asdict(Preprocessing()) | {name: value for name, value in own.items() if value is not None}
+    settings |= {"data.max_pixels": config["data"]["max_pixels"]} if "max_pixels" in config["data"] else {}
     try:
         read = make_config(
             settings | {f"data.{name}": value for name, value in own.items()} | {"network.weights": "none"}
@@ -242,6 +238,7 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
         step=int(state.get("step", 0)),
         config=config,
         backbone=dict(state.get("backbone") or {}),
+        max_pixels=read.data.max_pixels,
     )
 
 

@@ -30,7 +30,7 @@ def demo(
     results: dict[str, Result] = {}
     for method in METHODS:
         place = {"method.name": method, "train.out": str(out / method), "train.seeds": seeds}
-        results[method] = train(make_config({**(settings or {}), **place}), console=console)
+        results[method] = train(make_config({**(settings or {}), **place}), console=console, brief=True)
     rows = [(method, results[method].summary) for method in METHODS]
     count = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
     console.print(results_table(f"real digits, final models, {count}", rows))

@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple, get_args
 
 from fastget.common import files
 from fastget.common.files import write_atomically
-from fastget.common.text import safe_cell
 from fastget.config.combinations import title_of
 from fastget.data.datasets import DATA_SETS
 from fastget.studies.jobs import Job, Outcome
@@ -146,7 +145,7 @@ def write_csv(file: Path, outcomes: Sequence[Outcome]) -> None:
     """A row a job."""
     fields = list(outcomes[0].job.point)
     free = list(dict.fromkeys(key for one in outcomes if one.summary and fields for key in one.summary.label_free))
-    rows = [[*fields, "method", "base", "recipe", "setting", "source", "target", "seed", *METRICS, *free,
+    rows: list[list[Any]] = [[*fields, "method", "base", "recipe", "setting", "source", "target", "seed", *METRICS, *free,
              "steps", "seconds", "status", "reason"]]  # fmt: skip
     keys = ("method.name", "method.base", "method.recipe")
     for one in outcomes:
@@ -154,9 +153,9 @@ def write_csv(file: Path, outcomes: Sequence[Outcome]) -> None:
         figures = [None] * len(METRICS) if found is None else [found[metric] for metric in METRICS]
         figures += [None if found is None else found.label_free.get(key) for key in free]
         rows.append(
-            [safe_cell(part) for part in (*job.point.values(), *map(job.value, keys), job.setting,
+            [*job.point.values(), *map(job.value, keys), job.setting,
              job.value("data.source"), job.value("data.target"), job.seed, *figures,
-             None if found is None else found.steps, one.seconds, one.status, one.reason)]
+             None if found is None else found.steps, one.seconds, one.status, one.reason]
         )  # fmt: skip
     files.write_csv(file, rows)
 

@@ -149,5 +149,5 @@ class Loaders:
         data, domains = self._config.data, self._domains
         packed, features = domains.packed.get(role), self._features.get(role)
         images = domains.lists()[role]
-        stream = Stream(images, sampler, data.preprocessing, packed, data.bad_threshold, features)
+        stream = Stream(images, sampler, data.preprocessing, packed, data.bad_threshold, data.max_pixels, features)
         return Loader(stream, self._device, data.loader, data.workers)

@@ -68,7 +68,9 @@ class Loop:
                     final = self._step(batches)
                     if self.asked or engine.ranks.world > 1:
                         self._heed()
-                return final if final is not None else self._looking(engine.evaluate)
+                final = final if final is not None else self._looking(engine.evaluate)
+                self._name_unscored()
+                return final
             except _Heeded:
                 where = "in the evaluation after" if self._evaluating else "before the method's start, after"
                 raise self._stopped(where) from None
@@ -173,6 +175,18 @@ class Loop:
             self.display.warn(f"step {bad.step}: {bad.path} {bad.reason}; another image takes its place")
             self.bad.append({"path": bad.path, "reason": bad.reason, "step": bad.step})
 
+    def _name_unscored(self) -> None:
+        """The files that evaluation, or a method's pass over the whole target, could not read since the last call."""
+        for loader in (self.engine.loaders.evaluation, self.engine.loaders.validation):
+            files = loader.bad.files if loader is not None else []
+            named = {bad["path"] for bad in self.bad if bad.get("unscored")}
+            for bad in files:
+                if bad.path not in named:
+                    self.display.warn(f"step {self.engine.step}: {bad.path} {bad.reason}; it is not scored")
+                    self.bad.append(
+                        {"path": bad.path, "reason": bad.reason, "step": self.engine.step, "unscored": True}
+                    )
+
     # --- logging ------------------------------------------------------------------------------
 
     def _log(self) -> None:
@@ -217,6 +231,7 @@ class Loop:
         self.owed = True
         with self.clock.evaluating():
             result = self._looking(engine.evaluate)
+            self._name_unscored()
             figures = engine.method.figures() if engine.config.train.tensorboard and engine.started else {}
             if engine.ranks.main:
                 self.run.log(step=engine.step, **result.logged())

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 
 from fastget.common.device import choose_device
 from fastget.common.errors import Interrupted, RunFailed
@@ -17,10 +18,12 @@ from fastget.common.lock import held
 from fastget.common.progress import progress_bar
 from fastget.common.ranks import Ranks, joined
 from fastget.common.signals import stopping
-from fastget.common.text import and_more
+from fastget.common.text import and_more, escaped
 from fastget.config import Config, make_config
 from fastget.config.combinations import title_of
 from fastget.data.find import Domains, load_domains
+from fastget.data.notes import batch_notes
+from fastget.data.places import with_start
 from fastget.evaluation.classes import Classes
 from fastget.evaluation.score import Evaluation
 from fastget.methods import method_of
@@ -46,7 +49,11 @@ class Result:
 
 
 def train(
-    config: Config | Mapping[str, Any] | None = None, *, console: Console | None = None, quiet: bool = False
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    console: Console | None = None,
+    quiet: bool = False,
+    brief: bool = False,  # a log without a terminal has a heading and the last evaluation of each seed
 ) -> Result:
     """Train as configured, by a Config or by {"section.field": value} (nothing: all defaults), as `fastget train`.
 
@@ -63,6 +70,7 @@ def train(
         console = console if console is not None and ranks.main else Console(quiet=quiet)
         held_here = held_folder(config)  # by rank 0
         folder = Path(ranks.decided(lambda: str(stack.enter_context(held_here))))
+        config = dataclasses.replace(config, data=with_start(config.data))
         domains = _load_domains(config, console, quiet)
         config = with_backbone(config, domains)
         seeds = config.train.seeds
@@ -73,7 +81,7 @@ def train(
                 one = dataclasses.replace(config, train=dataclasses.replace(config.train, seeds=(seed,)))
                 alone = len(seeds) == 1
                 with _held(place, folder, config, ranks):
-                    done, stop = _run_seed(Job(one, seed, domains, device, ranks, place, alone), console, quiet)
+                    done, stop = _run_seed(Job(one, seed, domains, device, ranks, place, alone), console, quiet, brief)
                 summaries.append(done)
                 if stop is not None and len(summaries) < len(seeds):
                     raise Interrupted(stop, f"after seed {seed}, which is done")
@@ -104,11 +112,12 @@ def _load_domains(config: Config, console: Console, quiet: bool) -> Domains:
     with stopping(saved), progress_bar("looking at the images", None, console, hidden=quiet) as advance:
         need_validation = config.train.select == "validation"
         domains = load_domains(config.data, advance=advance, need_validation=need_validation)
-    for note in domains.notes:
-        console.print(note, highlight=False, markup=False)
+    notes = [*domains.notes, *batch_notes([domains.source, domains.target], config.train.batch_size)]
     if domains.left_out:
         first = and_more([f"{problem.path} {problem.reason}" for problem in domains.left_out])
-        console.print(f"left out {len(domains.left_out)} bad images: {first}", highlight=False, markup=False)
+        notes.append(f"left out {len(domains.left_out)} bad images: {first}")
+    for note in notes:
+        console.print(escaped(note), highlight=False, markup=False, soft_wrap=True)
     return domains
 
 
@@ -134,7 +143,7 @@ class Job:
     alone: bool = True  # no other seed's run with it
 
 
-def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int | None]:
+def _run_seed(job: Job, console: Console, quiet: bool, brief: bool = False) -> tuple[SeedSummary, int | None]:
     """The run's summary, and the signal that asked for no further run, if one did."""
     config, ranks = job.config, job.ranks
     run = RunFolder(job.folder, config.train.keep_checkpoints)
@@ -147,7 +156,7 @@ def _run_seed(job: Job, console: Console, quiet: bool) -> tuple[SeedSummary, int
     if kept := method_of(config.method.name).keeps(config.own, task_of(config, job.domains), ranks.world):
         console.print(kept, highlight=False, markup=False)
     engine = Engine(config, job.seed, job.domains, job.device, ranks, profile)
-    with Display(f"{config.title}, seed {job.seed}", engine.plan.max_steps, console, quiet) as display:
+    with Display(f"{config.title}, seed {job.seed}", engine.plan.max_steps, console, quiet, brief) as display:
         state = _restore(run, engine, display) if resume else None
         if state is not None:
             console.print(f"going on from step {engine.step} of {job.folder}", highlight=False, markup=False)
@@ -250,6 +259,7 @@ def summarise(engine: Engine, final: Evaluation, found: Classes, bad: list[dict[
         seed=engine.seed,
         steps=engine.step,
         images={role: len(images) for role, images in domains.lists().items()},
+        scored=len(final.index),
         left_out=[problem.path for problem in domains.left_out],
         turned_bad=bad,
         accuracy=final.accuracy,
@@ -268,7 +278,10 @@ def _validation(final: Evaluation) -> dict[str, Any] | None:
 
 
 def _print_end(console: Console, summary: Summary, folder: Path) -> None:
-    title = f"{summary.source} -> {summary.target}, final model on {summary.images['target']:,} target images"
+    known = summary.images["target"]
+    scored = known if summary.scored is None else summary.scored
+    some = f"{known:,}" if scored == known else f"{scored:,} of {known:,}"
+    title = escape(escaped(f"{summary.source} -> {summary.target}, final model on {some} target images"))
     rows: list[tuple[str, Mapping[str, Any]]] = [(title_of(summary.method, summary.base), summary)]
     if summary.source_only:
         rows.insert(0, ("end of the warm-up, before it adapts", summary.source_only))

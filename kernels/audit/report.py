@@ -27,6 +27,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from fastget.kernels.audit import traffic
+from fastget.kernels.audit.catalogue import Variant
 from fastget.kernels.audit.compile import ARCHITECTURES, Resources, architecture, inspect_all, pairs
 from fastget.kernels.launch import interpreting
 
@@ -67,19 +68,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def collect(archs: Sequence[str], fast: bool, jobs: int | None, console: Console) -> list[Resources]:
-    """Compile the catalogue, with a progress bar; rows in the catalogue's order."""
+    """Compile the catalogue, the fast subset first, which is shown as soon as it is done; in the catalogue's order.
+
+    With a progress bar in a terminal; elsewhere a line for every tenth."""
     from fastget.kernels.audit.catalogue import variants
 
-    chosen = [v for v in variants() if v.fast or not fast]
-    order = {(v.name, arch): i for i, (v, arch) in enumerate(pairs(chosen, archs))}
+    every = list(variants())
+    order = {(v.name, arch): i for i, (v, arch) in enumerate(pairs(every, archs))}
+    first, others = [v for v in every if v.fast], [v for v in every if not v.fast and not fast]
+    rows = _compile(first, archs, jobs, console, "the fast subset")
+    rows.sort(key=lambda r: order[r.variant, r.arch])
+    if others:
+        broken = sum(bool(r.broken_claims()) for r in rows)
+        console.print(resource_table(rows, False))
+        console.print(
+            f"That was the fast subset, {len(rows)} compilations, {broken} with a broken claim; now all others."
+        )
+        rows += _compile(others, archs, jobs, console, "all others")
+    return sorted(rows, key=lambda r: order[r.variant, r.arch])
+
+
+def _compile(
+    chosen: Sequence[Variant], archs: Sequence[str], jobs: int | None, console: Console, what: str
+) -> list[Resources]:
+    total = len(list(pairs(chosen, archs)))
     columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeElapsedColumn())
-    rows = []
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("compiling", total=len(order))
+    rows: list[Resources] = []
+    if not console.is_terminal:
+        console.print(f"compiling {what}: {total} kernels and architectures")
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"compiling {what}", total=total)
         for row in inspect_all(chosen, archs, jobs):
             rows.append(row)
             progress.advance(task)
-    return sorted(rows, key=lambda r: order[r.variant, r.arch])
+            if not console.is_terminal and 10 * len(rows) // total > 10 * (len(rows) - 1) // total:
+                console.print(f"  {len(rows)} of {total}")
+    return rows
 
 
 def resource_table(rows: Iterable[Resources], full: bool) -> Table:

@@ -163,3 +163,77 @@ def test_wrong_options(words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as error:
         fastget_data(*words)
     assert error.value.code == 2
+
+
+def test_what_is_not_used_is_said(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "photo" / "ant" / "a.heic").write_bytes(b"x")
+    for command in (("check", "--quick"), ("show", "--out", tmp_path / "s.png"), ("pack", "--resize", 16)):
+        assert fastget_data(command[0], "folder", "--root", root, *command[1:]) == 0
+        shown = capsys.readouterr()
+        assert "photo: 1 not used, .heic is not read" in shown.out + shown.err
+    assert fastget_data("check", "folder", "--root", root, "--quick", "--json") == 0
+    assert [one["path"] for one in said(capsys)["unused"]] == ["photo/ant/a.heic"]
+
+
+def test_check_reads_everything_again(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, remembered in (((), 0), ((), 72), (("--again",), 0)):
+        assert fastget_data("check", "folder", "--root", root, "--quick", "--json", *words) == 0
+        assert said(capsys)["remembered"] == remembered
+
+
+def test_check_and_pack_know_the_limit_of_pixels(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fastget_data("check", "folder", "--root", root, "--quick", "--max-pixels", 1599) == 1
+    assert "40 x 40 pixels, over data.max_pixels=1599" in capsys.readouterr().out
+    assert fastget_data("pack", "folder", "--root", root, "--max-pixels", 1599) == 1
+    assert "nothing was packed" in capsys.readouterr().err
+    assert fastget_data("check", "folder", "--root", root, "--quick", "--max-pixels", 1600) == 0
+
+
+def test_show_says_what_it_leaves_out(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show = ("show", "folder", "--root", root, "--out", tmp_path / "s.png")
+    fastget_data(*show)
+    assert "of photo and sketch; all classes" in capsys.readouterr().out
+    write_domains(root, ("third",), per_class=1)
+    for i in range(12):
+        (root / "photo" / f"class{i}").mkdir()
+        Image.new("RGB", (8, 8)).save(root / "photo" / f"class{i}" / "0.png")
+    fastget_data(*show)
+    words = capsys.readouterr().out
+    assert "of 2 of 3 domains, photo and sketch (--source and --target choose others); 10 of 15 classes" in words
+    fastget_data(*show, "--json")
+    assert "10 of 15 classes" in said(capsys)["contact_sheet_shows"]
+
+
+def test_show_of_unlike_lists(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("photo/ant/000.png 0\n")
+    (tmp_path / "b.txt").write_text("sketch/bee/000.png 0\nsketch/cat/000.png 3\nsketch/cat/001.jpg 2\n")
+    lists = ("--source", tmp_path / "a.txt", "--target", tmp_path / "b.txt")
+    assert fastget_data("show", "lists", "--root", root, *lists, "--out", tmp_path / "s.png") == 0
+    words = capsys.readouterr().out
+    assert "ant / 0" in words
+    assert "images" in words
+
+
+def test_names_are_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_domains(tmp_path / "data", per_class=1)
+    (root / "photo" / "ant").rename(root / "photo" / "[red]ant")
+    (root / "photo" / "bee").rename(root / "photo" / "\x1b[31mbee")
+    assert fastget_data("show", "folder", "--root", root, "--out", tmp_path / "s.png") == 0
+    words = capsys.readouterr().out
+    assert "[red]ant" in words
+    assert "\\x1b[31mbee" in words
+    assert "\x1b" not in words
+
+
+def test_a_damaged_packed_index_is_made_anew_with_a_word(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack = ("pack", "folder", "--root", root, "--format", "raw", "--resize", 16)
+    assert fastget_data(*pack) == 0
+    index = cache_folder(root, "auto", Encoding("raw", 16)) / "index.npz"
+    index.write_bytes(b"rubbish")
+    packed, note = find_packed(read_domains("folder", str(root))[0], "auto", 16)
+    assert packed is None
+    assert "is damaged, incomplete or of another version" in note
+    capsys.readouterr()
+    assert fastget_data(*pack) == 0
+    assert "72 of them were there already" in capsys.readouterr().out
+    assert find_packed(read_domains("folder", str(root))[0], "auto", 16)[0]

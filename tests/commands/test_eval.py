@@ -92,3 +92,45 @@ def test_classes_in_another_order(digits_run: Path, folders: Path, capsys: pytes
     args = ["--data", "lists", "--root", str(folders), "--source", "turned.txt", "--target", "turned.txt"]
     assert main(["eval", "--checkpoint", str(digits_run), *args]) == 2
     assert "another order (class 0: expected '0', found '9')" in capsys.readouterr().err
+
+
+def test_an_image_that_cannot_be_read_any_more_is_named(
+    digits_run: Path, folders: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check at the start passes it, the decoder does not."""
+    gone = folders / "handwritten" / "9" / sorted(p.name for p in (folders / "handwritten" / "9").iterdir())[0]
+    data = bytearray(gone.read_bytes())
+    at = data.index(b"IDAT")
+    data[at + 4 : at + 12] = bytes(8)  # its ends are whole
+    gone.write_bytes(data)
+    args = ["--data", "folder", "--root", str(folders), "--source", "fonts", "--target", "handwritten", "--json"]
+    assert main(["eval", "--checkpoint", str(digits_run), *args]) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert (found["images"], found["scored"]) == (55, 54)
+    assert [bad["path"] for bad in found["turned_bad"]] == [str(gone)]
+    assert sum(found["per_class_images"].values()) == 54
+    assert f"1 of 55 images could not be read, and are not scored: {gone}" in shown.err
+    assert main(["eval", "--checkpoint", str(digits_run), *args[:-1]]) == 0
+    assert "handwritten, 54 images" in capsys.readouterr().out
+
+
+def test_a_run_on_a_relative_root_from_another_folder(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = ["train.max_steps=2", "train.warmup_steps=1", "train.batch_size=4", "network.name=small"]
+    short += ["network.weights=none", "data.resize=16", "data.crop=12", "train.tensorboard=false"]
+    place = ["--data", "folder", "--root", str(folders), "--source", "fonts", "--target", "handwritten"]
+    assert main(["train", *place, "--out", "r", "--set", *short]) == 0
+    stored = Path("r/config.yaml").read_text()
+    assert f"root: {folders}\n" in stored
+    assert f"started_in: {tmp_path}\n" in stored
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    capsys.readouterr()
+    found = report(run=tmp_path / "r", capsys=capsys)
+    assert found["images"] == 55
+    assert (
+        main(["eval", "--checkpoint", str(tmp_path / "r"), "--root", str(folders)]) == 2
+    )  # a place that is given is here
+    assert "no domain folder" in capsys.readouterr().err

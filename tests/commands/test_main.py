@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fastget.commands.main import main
+from fastget import __version__
+from fastget.commands.main import COMMANDS, main
 from fastget.config import Config, walk
 
 SHORT = ["--set", "train.max_steps=4", "train.warmup_steps=2", "train.batch_size=4", "network.name=small",
@@ -35,6 +36,17 @@ def test_folder_data(folders: Path) -> None:
     assert main([*args, "--out", "r"]) == 2
     assert main([*args, "--out", "r", "--resume", "auto"]) == 0
     assert main(["train", "--config", "r/config.yaml"]) == 0
+
+
+def test_what_is_likely_not_meant_gets_a_remark(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folders / "photo" / "cat" / "0.heic").write_bytes(b"x")
+    args = ["train", "--data", "folder", "--root", str(folders), "--source", "photo", "--target", "photo", *SHORT]
+    assert main([*args, "train.batch_size=50", "--out", "r"]) == 0
+    shown = capsys.readouterr().out
+    assert "12 of the 12 images of photo are among the target's too" in shown
+    assert "train.batch_size=50 is more than the 12 images of photo" in shown
+    assert "photo: 1 not used, .heic is not read" in shown
+    assert "photo/cat/0.heic" in Path("r/split.json").read_text()
 
 
 def test_unlabelled_target_is_predicted_not_scored(folders: Path) -> None:
@@ -138,10 +150,67 @@ def test_help_explains_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["train", "--help"])
     assert stop.value.code == 0
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     for key, info, _ in walk(Config()):
         assert key in text
-        assert info.metadata["help"] in text
+        assert " ".join(info.metadata["help"].split()) in text
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize(
+    "words", [[], *([name] for name in COMMANDS), ["data", "check"], ["data", "pack"], ["features", "import"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_help_fits_the_terminal(
+    words: list[str], columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if len(line) > columns] == []
+    about = text.partition("\n\n")[2]
+    assert about
+    assert not about.startswith(("options:", "positional", "data:"))  # a description comes first
+
+
+def test_help_of_one_section(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help", "get"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "get.tau [0.15]" in text
+    assert "optim.lr" not in text
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help", "optm"])
+    assert stop.value.code == 2
+    assert "no section 'optm' (did you mean 'optim'?)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"fastget {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["trian"], "did you mean 'train'?"),
+        (["train", "--mehtod", "get"], "did you mean '--method'?"),
+        (["train", "--bad-image=skip", "--sorce", "a"], "did you mean '--source'?"),
+        (["train", "--optim.lr", "0.1"], "a field is given by --set optim.lr=VALUE"),
+        (["data", "chek", "digits"], "did you mean 'check'?"),
+        (["data", "check", "digits", "--qick"], "did you mean '--quick'?"),
+        (["demo", "--sedes", "1"], "did you mean '--seeds'?"),
+    ],
+)
+def test_a_misspelt_option_gets_a_suggestion(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert hint in " ".join(capsys.readouterr().err.split())
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,3 +223,10 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 def test_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "fastget", "--help"], capture_output=True, text=True, check=True)
     assert "usage: fastget" in done.stdout
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    command = f"{sys.executable} -m fastget train --help data | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode in (0, 1)
+    assert "Traceback" not in done.stderr

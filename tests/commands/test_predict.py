@@ -60,7 +60,7 @@ def test_the_runs_own_predictions(
     assert all(t or row["label"] == o["prediction"] for t, row, o in zip(tied, rows, own, strict=True))
     found = np.array([float(row["confidence"]) for row in rows])
     assert np.abs(found - [float(row["confidence"]) for row in own]).max() < 5e-5 + 1e-5  # the run writes 4 digits
-    evaluated = evaluate_domain(predictor, target, DIGITS, 256)
+    evaluated, _ = evaluate_domain(predictor, target, DIGITS, 256)
     assert np.abs(found - evaluated.confidence).max() < 1e-5
     assert not any(row["error"] for row in rows)
 
@@ -131,13 +131,13 @@ def test_bad_files_get_rows(digits_run: Path, target: ImageList, capsys: pytest.
 
 
 def test_a_decoder_that_raises_something_else(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(file: str, *how: object) -> Image.Image:
-        raise EOFError("no more frames")
+    def broken(image: Image.Image) -> Image.Image:
+        raise TypeError("no such tag")
 
-    Path("x.tif").touch()
-    monkeypatch.setattr("fastget.serving.predictor.read_image", broken)
+    Image.new("RGB", (4, 4)).save("x.tif")
+    monkeypatch.setattr("fastget.data.decode.to_rgb", broken)
     (row,) = predictor.predict(["x.tif"])
-    assert row.error == "cannot decode x.tif: EOFError no more frames"
+    assert "cannot read x.tif: is damaged (no such tag)" in row.error
     assert (row.label, row.confidence) == ("", None)
 
 
@@ -234,3 +234,21 @@ def test_a_reader_that_leaves(digits_run: Path, target: ImageList) -> None:
         assert b"Traceback" not in said
         assert b"BrokenPipe" not in said
     assert process.returncode == 1
+
+
+def test_the_limit_of_pixels_pipes_and_what_is_not_used(digits_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("f/deeper").mkdir(parents=True)
+    Image.new("RGB", (40, 30)).save("f/deeper/=1.png")
+    os.mkfifo("f/pipe.jpg")
+    Path("f/a.heic").write_bytes(b"x")
+    assert main(["predict", "--checkpoint", str(digits_run), "f"]) == 1
+    shown = capsys.readouterr()
+    assert "f: 1 not used, .heic is not read" in shown.err
+    rows = list(csv.DictReader(shown.out.splitlines()))
+    assert "is not a regular file" in rows[0]["error"]
+    assert rows[1]["label"]
+    assert main(["predict", "--checkpoint", str(digits_run), "--max-pixels", "1199", "f/deeper"]) == 1
+    assert "40 x 30 pixels" in capsys.readouterr().out
+    os.chdir("f/deeper")
+    assert main(["predict", "--checkpoint", str(digits_run), "=1.png"]) == 0
+    assert "\n'=1.png," in capsys.readouterr().out

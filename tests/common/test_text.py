@@ -1,6 +1,6 @@
 """Words for messages."""
 
-from fastget.common.text import and_more, close_matches, nearest, printable, safe_cell
+from fastget.common.text import and_more, close_matches, csv_cell, escaped, from_csv_cell, nearest, printable
 
 
 def test_and_more() -> None:
@@ -19,15 +19,23 @@ def test_close_matches() -> None:
     assert close_matches("resnet5", ["vgg16", "resnet50", "resnet152"], most=3) == ["resnet50", "resnet152"]
 
 
-def test_a_spreadsheet_finds_no_formula() -> None:
-    for text in ("=1+1", "+x", "-rm", "@sum", "\t=1"):
-        assert safe_cell(text) == f"'{text}"
-    for harmless in ("get", "-0.5", "+3", 0.5, -2, None):
-        assert safe_cell(harmless) == harmless
-
-
 def test_a_name_is_printable() -> None:
     assert printable("naïve 中文 [b]") == "naïve 中文 [b]"
     assert printable("a\x1b[31m\nb\udc80") == "a\ufffd[31m\ufffdb\ufffd"
     assert printable("x" * 41) == "x" * 39 + "…"
     assert printable("x" * 40) == "x" * 40
+
+
+def test_escaped() -> None:
+    assert escaped("plain, [b]éß[/b] 日本") == "plain, [b]éß[/b] 日本"
+    assert escaped("a\x1b[31mb\x07\u202e\udce9") == "a\\x1b[31mb\\x07\\u202e\\xe9"
+    assert escaped("a\nb\tc") == "a\nb\tc"
+
+
+def test_csv_cells_are_no_formulas_and_come_back() -> None:
+    for text in ("=1+1", "+x", "-rm", "@sum", "\t=1", "'=1", "''-x"):
+        assert csv_cell(text) == f"'{text}"
+        assert from_csv_cell(csv_cell(text)) == text
+    for harmless in ("get", "-0.5", "+3", "'quoted'", "", 0.5, -2, None):
+        assert csv_cell(harmless) == harmless
+    assert from_csv_cell("'quoted'") == "'quoted'"

@@ -97,9 +97,9 @@ def test_results_are_remembered_by_path_size_and_time(tmp_path: Path, monkeypatc
     assert check(files, full=False).remembered == 0
     looked: list[str] = []
 
-    def watched(path: str) -> Problem | None:
+    def watched(path: str, max_pixels: int) -> Problem | None:
         looked.append(path)
-        return look_at_ends(path)
+        return look_at_ends(path, max_pixels)
 
     monkeypatch.setattr(check_module, "look_at_ends", watched)
     assert check(files, full=False).remembered == 3
@@ -112,7 +112,15 @@ def test_results_are_remembered_by_path_size_and_time(tmp_path: Path, monkeypatc
     assert looked == [files[1], files[0]]
     # A damaged or unwritable memory costs time only.
     Remembered.file().write_bytes(b"rubbish")
-    assert kinds(check(files, full=False).bad) == {"1.jpg": "not an image"}
+    report = check(files, full=False)
+    assert kinds(report.bad) == {"1.jpg": "not an image"}
+    assert report.remembered == 0
+    assert str(Remembered.file()) in report.notes[0]
+    report = check(files, full=False)  # it was written anew
+    assert (report.remembered, report.notes) == (3, [])
+    before = len(looked)
+    assert check(files, full=False, again=True).remembered == 0
+    assert looked[before:] == files
 
 
 def test_a_file_listed_twice_is_checked_once(tmp_path: Path) -> None:

@@ -162,6 +162,18 @@ def test_ssda_lists_given_by_name(tmp_path: Path) -> None:
     )
     assert found.labelled_target
     assert found.labelled_target.paths == ["b.jpg"]
+    # a target list that holds the shots too, one of them by its absolute path: they are not scored
+    (tmp_path / "rest.txt").write_text(f"c.jpg 0\n{tmp_path}/b.jpg 0\n")
+    found = load_domains(
+        config("lists", tmp_path, **given, setting="ssda", labelled_target=str(tmp_path / "shots.txt"))
+    )
+    assert found.target.paths == ["c.jpg"]
+    assert found.protocol["shots_left_out"] == 1
+    assert found.protocol["lists"]["target"]["images"] == 1
+    assert any("1 of its images are the labelled shots of shots" in note for note in found.notes)
+    (tmp_path / "rest.txt").write_text("b.jpg 0\n")
+    with pytest.raises(ValueError, match="rest has no image of its own beside the labelled shots"):
+        load_domains(config("lists", tmp_path, **given, setting="ssda", labelled_target=str(tmp_path / "shots.txt")))
 
 
 # --- advice --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastget.data.lists import UNLABELLED, ImageList, domains_from_lists, read_list
+from fastget.data.lists import UNLABELLED, ImageList, class_names, domains_from_lists, read_list
 from tests.pictures import this_fastget
 
 ATDOC = """./dataset/OfficeHomeDataset_10072016/RealWorld/Alarm_Clock/00001.jpg 0
@@ -159,3 +159,10 @@ def test_600_000_entries_stay_under_300_mb(tmp_path: Path) -> None:
     print(f"{entries:,.0f} entries: {megabytes:.0f} MB, {seconds:.2f} CPU-s")
     assert entries == 600_000
     assert megabytes < 300
+
+
+def test_a_folder_named_as_another_class_s_number_makes_no_second_class_of_one_name() -> None:
+    """Class 0 lies in the folder `1`, and class 1 in two: it would be called 1 as well."""
+    paths, labels = ["1/a.png", "x/b.png", "y/c.png"], np.array([0, 1, 1])
+    assert class_names(paths, labels, 2) == ("0", "1")
+    assert class_names(["2/a.png", "x/b.png", "y/c.png"], labels, 2) == ("2", "1")

@@ -71,6 +71,7 @@ def test_its_summary_is_read() -> None:
         "validation": None,
         "classes": None,
         "backbone": {},
+        "scored": None,
     }
     assert summary.to_dict() == content | added
 

@@ -140,7 +140,7 @@ def test_compare_sees_nan_and_shapes(predictor: Predictor) -> None:
 @pytest.mark.skipif(HAS_ONNX, reason="ONNX is installed")
 def test_without_onnx(digits_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "--checkpoint", str(digits_run), "--out", "m.onnx"]) == 2
-    assert "pip install onnx onnxscript onnxruntime" in capsys.readouterr().err
+    assert "pip install 'fastget[onnx]'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not HAS_ONNX, reason="needs onnx and onnxscript")

@@ -15,6 +15,8 @@ def test_demo(tmp_path: Path) -> None:
     text = console.export_text()
     assert "source-only" in text
     assert "picture:" in text
+    assert "get, seed 0: 40 steps" in text  # a heading a seed, and the last evaluation alone
+    assert text.count("target accuracy") == 2
     steps, accuracy = accuracy_over_steps(tmp_path / "d" / "get")
     assert steps == [20, 40]
     before = accuracy_over_steps(tmp_path / "d" / "source-only")[1]

@@ -10,6 +10,7 @@ from fastget.commands.main import main
 from fastget.config import make_config
 from fastget.data.digits import digits_root
 from fastget.data.find import load_domains
+from fastget.evaluation.score import Evaluation
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.training.engine import Engine
 from fastget.training.train import train
@@ -66,6 +67,28 @@ def test_a_file_that_vanishes_does_not_end_the_run(digits: Path, loader: str, mo
     summary = train(make_config(settings), quiet=True).summary
     assert summary["steps"] == 60
     assert [(bad["path"], bad["step"]) for bad in summary["turned_bad"]] == [(str(gone[0]), 30)]
+
+
+def test_a_target_image_that_vanishes_is_counted_where_it_is_not_scored(
+    digits: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate = Engine.evaluate
+    gone = sorted((digits / "handwritten" / "3").iterdir())[0]
+
+    def vanish(self: Engine) -> Evaluation:
+        gone.unlink(missing_ok=True)
+        return evaluate(self)
+
+    monkeypatch.setattr(Engine, "evaluate", vanish)
+    given = dict(pair.split("=") for pair in SETTINGS)
+    settings = {**given, "data.root": str(digits), "train.out": "run", "train.max_steps": 4, "train.warmup_steps": 4}
+    settings |= {"method.name": "source-only", "train.eval_every": 2, "train.batch_size": 8}
+    summary = train(make_config(settings)).summary
+    assert [(bad["path"], bad["step"]) for bad in summary["turned_bad"]] == [(str(gone), 2)]  # once
+    assert (summary["scored"], summary["images"]["target"]) == (1796, 1797)
+    shown = "".join(capsys.readouterr().out.split())
+    assert "".join(f"{gone} does not exist; it is not scored".split()) in shown
+    assert "1,796of1,797targetimages" in shown
 
 
 def test_too_many_bad_files_stop_the_run_with_a_checkpoint(

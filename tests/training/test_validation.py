@@ -78,7 +78,7 @@ def test_the_best_on_the_validation_list_is_kept(root: Path, shots: int) -> None
     assert images
     for name, line in (("selected", best), ("final", lines[-1])):
         predictor = load_predictor(result.folder / "checkpoints" / f"{name}.pt")
-        found = evaluate_domain(predictor, images, given.data, 4)
+        found, _ = evaluate_domain(predictor, images, given.data, 4)
         assert found.mean_class_accuracy == pytest.approx(line["validation_mean_class_accuracy"])
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,34 +17,42 @@ import platformdirs
 from numpy.typing import NDArray
 
 from fastget.common.files import made_whole, path_keys
-from fastget.data.decode import Problem
+from fastget.data.decode import MAX_PIXELS, Problem
 
 QUICK, FULL = 1, 2
-VERSION = "check-1"  # another file whenever the meaning of a result changes
+VERSION = "check-2"  # another file whenever the meaning of a result changes
 RESULT = np.dtype([("path", "u8"), ("size", "i8"), ("mtime", "i8"), ("level", "u1")])
 
 
 class Remembered:
     """The remembered results."""
 
-    def __init__(self, rows: NDArray[np.void], words: dict[str, list[str]]) -> None:
+    def __init__(self, place: Path, rows: NDArray[np.void], words: dict[str, list[str]], damage: str = "") -> None:
         self._rows, self._words = rows, words  # rows sorted by path; words: hash of the path -> [kind, reason]
+        self._place = place
+        self.damage = damage  # in words, if what was there could not be used
 
     @staticmethod
-    def file() -> Path:
-        return Path(platformdirs.user_cache_dir("fastget")) / f"{VERSION}.npz"
+    def file(max_pixels: int = MAX_PIXELS) -> Path:
+        """Results under another limit of pixels are others: they have a file of their own."""
+        limit = "" if max_pixels == MAX_PIXELS else f"-{max_pixels}"
+        return Path(platformdirs.user_cache_dir("fastget")) / f"{VERSION}{limit}.npz"
 
     @classmethod
-    def load(cls) -> Remembered:
+    def load(cls, max_pixels: int = MAX_PIXELS) -> Remembered:
         """What is remembered; nothing if there is no such file, or it is damaged."""
+        place = cls.file(max_pixels)
         try:
-            with np.load(cls.file()) as saved:
+            with np.load(place) as saved:
                 rows, words = saved["rows"], json.loads(bytes(saved["words"]))
-            if rows.dtype == RESULT and isinstance(words, dict):
-                return cls(rows, words)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            return cls(np.empty(0, RESULT), {})
-        return cls(np.empty(0, RESULT), {})
+            if rows.dtype != RESULT or rows.ndim != 1 or not _are_words(words):
+                raise ValueError("it holds something else")
+        except FileNotFoundError:
+            return cls(place, np.empty(0, RESULT), {})
+        except Exception as error:  # noqa: BLE001  # a damaged file makes numpy and zipfile raise almost anything
+            damage = f"what earlier checks found is lost, since {place} is damaged ({error}): all is looked at anew"
+            return cls(place, np.empty(0, RESULT), {}, damage)
+        return cls(place, rows, words)
 
     def look_up(
         self, files: Sequence[str], stats: NDArray[np.int64], level: int, found: dict[int, Problem]
@@ -92,12 +99,24 @@ class Remembered:
 
     def save(self) -> None:
         """Whole or not at all; a cache directory that cannot be written costs time only, so that is no error."""
-        target = self.file()
+        target = self._place
         words = np.frombuffer(json.dumps(self._words).encode(), dtype=np.uint8)
         with contextlib.suppress(OSError):
             target.parent.mkdir(parents=True, exist_ok=True)
             with made_whole(target) as making:
                 np.savez(making, rows=self._rows, words=words)
+
+
+def _are_words(words: object) -> bool:
+    """Whether they are problems by the hash of a path."""
+    return isinstance(words, dict) and all(
+        key.isdecimal()
+        and int(key) < 2**64
+        and isinstance(said, list)
+        and len(said) == 2
+        and all(isinstance(word, str) for word in said)
+        for key, said in words.items()
+    )
 
 
 def _lasting(problem: Problem) -> bool:

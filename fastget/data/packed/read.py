@@ -21,7 +21,6 @@ import json
 import os
 import threading
 import warnings
-import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,19 +109,16 @@ class Cache:
 
     @classmethod
     def open(cls, folder: Path) -> Cache | None:
-        """The cache, or none if there is no complete one."""
+        """The cache, or none if there is no complete one. What a damaged index says is not believed."""
         try:
-            with np.load(folder / "index.npz") as saved:
-                about = json.loads(bytes(saved["about"]))
-                records = saved["records"]
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            about, records = read_index(folder / "index.npz")
+            sizes, encoding = about["shards"], Encoding(**about["recipe"])
+            if about["version"] != VERSION or any(not _has_size(folder / name, size) for name, size in sizes.items()):
+                return None
+            _refuse_impossible(records, encoding, len(sizes))
+        except (DamagedIndex, FileNotFoundError, KeyError, TypeError, ValueError, AttributeError):
             return None
-        if about.get("version") != VERSION or records.dtype != RECORD:
-            return None
-        sizes: dict[str, int] = about["shards"]
-        if any(not _has_size(folder / name, size) for name, size in sizes.items()):
-            return None
-        return cls(folder, Encoding(**about["recipe"]), tuple(sizes), records)
+        return cls(folder, encoding, tuple(sizes), records)
 
     def find(self, images: ImageList) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """(N,) each image's record, -1 if it has none; (N,) whether its file is as it was when it was packed."""
@@ -133,6 +129,34 @@ class Cache:
         there = rows["key"] == keys
         fresh = there & (rows["file_size"] == stats[:, 0]) & (rows["mtime"] == stats[:, 1])
         return np.where(there & (rows["size"] > 0), at, -1), fresh
+
+
+class DamagedIndex(ValueError):
+    """An index that cannot be read as one."""
+
+
+def read_index(file: Path) -> tuple[dict[str, Any], NDArray[np.void]]:
+    """What an index tells of itself, and its records. FileNotFoundError without one; DamagedIndex."""
+    try:
+        with np.load(file) as saved:
+            about, records = json.loads(bytes(saved["about"])), saved["records"]
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged file makes numpy and zipfile raise almost anything
+        raise DamagedIndex(f"{file} is damaged ({error})") from error
+    if not isinstance(about, dict) or records.dtype != RECORD or records.ndim != 1:
+        raise DamagedIndex(f"{file} is no index of a packed cache")
+    return about, records
+
+
+def _refuse_impossible(records: NDArray[np.void], encoding: Encoding, shards: int) -> None:
+    """ValueError for records that no packing writes."""
+    if encoding.format not in ("raw", "jpeg") or not isinstance(encoding.resize, int):
+        raise ValueError("an unknown encoding")
+    if len(records) and int(records["shard"].max()) >= shards:
+        raise ValueError("a record in no shard")
+    if encoding.format == "raw" and not np.isin(records["size"], (0, 3 * encoding.resize**2)).all():
+        raise ValueError("a record of another size")
 
 
 def _has_size(file: Path, size: int) -> bool:
@@ -212,6 +236,11 @@ def find_packed(
     for format in formats:
         folder = cache_folder(images.root, where, Encoding(format, resize, interpolation=interpolation))
         cache = Cache.open(folder)
+        if cache is None and (folder / "index.npz").exists():
+            note = (
+                f"{images.name}: the packed cache {folder} is damaged, incomplete or of another version, and is not "
+                "used; `fastget data pack` makes it anew"
+            )
         if cache is None or not len(cache.records):
             continue
         records, fresh = cache.find(images)

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import tarfile
-import zipfile
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,9 +27,9 @@ from fastget.common.errors import RunFailed
 from fastget.common.files import made_whole, path_keys, sizes_and_times
 from fastget.common.lock import Busy, held
 from fastget.common.progress import Advance
-from fastget.data.decode import BadImage, Problem, read_image
+from fastget.data.decode import MAX_PIXELS, BadImage, Problem, read_image
 from fastget.data.lists import ImageList
-from fastget.data.packed.read import RECORD, VERSION, Cache, Encoding
+from fastget.data.packed.read import RECORD, VERSION, Cache, DamagedIndex, Encoding, read_index
 
 BLOCK = 512  # tar's
 SHARD_BYTES = 256 << 20
@@ -63,6 +62,7 @@ def pack(
     *,
     workers: int = 0,
     shard_bytes: int = SHARD_BYTES,
+    max_pixels: int = MAX_PIXELS,
     advance: Advance | None = None,
 ) -> Packing:
     """Make the cache, or bring it up to date. Raises ValueError if the disk is too small or cannot be written."""
@@ -70,9 +70,21 @@ def pack(
     images = images.take(np.sort(first))  # every path once
     each = max(1, shard_bytes // estimate(1, encoding))
     plan = [images.take(np.arange(i, min(i + each, len(images)))) for i in range(0, len(images), each)]
-    with _locked(folder), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        packer = _Packer(folder, encoding, pool, advance or (lambda _: None))
+    with _locked(folder), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool, _told_in_words(folder):
+        packer = _Packer(folder, encoding, pool, advance or (lambda _: None), max_pixels)
         return packer.run(plan)
+
+
+@contextlib.contextmanager
+def _told_in_words(folder: Path) -> Iterator[None]:
+    """The disk may fill, or go away, in mid-packing."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFailed(
+            f"cannot write the packed cache to {folder} ({error.strerror or error}). The finished shards are kept: "
+            "make room, then run the same command; or use --format jpeg, or another folder by --cache"
+        ) from error
 
 
 def verify(cache: Cache, advance: Advance | None = None) -> list[str]:
@@ -90,8 +102,11 @@ def verify(cache: Cache, advance: Advance | None = None) -> list[str]:
 class _Packer:
     """One packing under way."""
 
-    def __init__(self, folder: Path, encoding: Encoding, pool: ThreadPoolExecutor, advance: Advance) -> None:
+    def __init__(
+        self, folder: Path, encoding: Encoding, pool: ThreadPoolExecutor, advance: Advance, max_pixels: int
+    ) -> None:
         self.folder, self.encoding, self.pool, self.advance = folder, encoding, pool, advance
+        self.max_pixels = max_pixels
         self.bad: list[Problem] = []
 
     def run(self, plan: list[ImageList]) -> Packing:
@@ -104,7 +119,9 @@ class _Packer:
         for number, (images, records) in enumerate(zip(plan, done, strict=True)):
             if records is not None and not _damaged(self._shard(number), records):
                 kept += len(images)
-                self.bad += [_bad_before(images, i) for i in np.flatnonzero(records["size"] == 0).tolist()]
+                self.bad += [
+                    _bad_before(images, i, self.max_pixels) for i in np.flatnonzero(records["size"] == 0).tolist()
+                ]
                 self.advance(len(images))
             else:
                 repaired += len(images) if records is not None else 0
@@ -127,11 +144,10 @@ class _Packer:
     def _finished(self, number: int, images: ImageList) -> NDArray[np.void] | None:
         """The records of a shard that is done, and made of the same files by the same encoding."""
         try:
-            with np.load(self._shard(number).with_suffix(".npz")) as saved:
-                records, about = saved["records"], json.loads(bytes(saved["about"]))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            about, records = read_index(self._shard(number).with_suffix(".npz"))
+        except (DamagedIndex, FileNotFoundError):
             return None
-        if about != self._about() or records.dtype != RECORD or len(records) != len(images):
+        if about != self._about() or len(records) != len(images):
             return None
         stats = sizes_and_times(images.files())
         same = (records["file_size"] == stats[:, 0]) & (records["mtime"] == stats[:, 1])
@@ -173,7 +189,8 @@ class _Packer:
 
         def make(i: int) -> NDArray[np.uint8] | Problem:
             try:
-                return self.encoding.encode(np.asarray(read_image(images.file(i), *self.encoding.made)))
+                square = read_image(images.file(i), *self.encoding.made, self.max_pixels)
+                return self.encoding.encode(np.asarray(square))
             except BadImage as error:
                 return Problem(error.path, error.kind, error.reason)
 
@@ -212,7 +229,7 @@ def _damaged(shard: Path, records: NDArray[np.void]) -> bool:
         data = np.memmap(shard, dtype=np.uint8, mode="r")
     except (OSError, ValueError):
         return True
-    end = int((records["offset"] + records["size"]).max(initial=0))
+    end = max((offset + size for offset, size in records[["offset", "size"]].tolist()), default=0)
     if len(data) != -(-end // BLOCK) * BLOCK + 2 * BLOCK:
         return True
     for offset, size, crc in records[["offset", "size", "crc"]].tolist():
@@ -221,10 +238,10 @@ def _damaged(shard: Path, records: NDArray[np.void]) -> bool:
     return False
 
 
-def _bad_before(images: ImageList, i: int) -> Problem:
+def _bad_before(images: ImageList, i: int, max_pixels: int) -> Problem:
     """Why an image was left out of a shard that is kept."""
     try:
-        read_image(images.file(i), 8)
+        read_image(images.file(i), 8, max_pixels=max_pixels)
     except BadImage as error:
         return Problem(error.path, error.kind, error.reason)
     return Problem(images.file(i), "undecodable", "could not be decoded when it was packed; touch it to try again")

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fastget.common.files import made_whole, write_csv
-from fastget.common.text import and_more, printable, safe_cell
+from fastget.common.text import and_more, printable
 from fastget.evaluation.classes import Classes
 from fastget.runs.sinks.display import percent
 
@@ -46,7 +46,7 @@ def _rows(found: Classes) -> Iterator[list[Any]]:
     head = [name for name in order if name in known]
     yield ["class", *head]
     for i, name in enumerate(found.names):
-        yield [safe_cell(name), *(known[column][i] for column in head)]
+        yield [name, *(known[column][i] for column in head)]
 
 
 # --- the terminal --------------------------------------------------------------------------------

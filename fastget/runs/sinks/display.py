@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from fastget.common.text import escaped
 from fastget.evaluation.score import Evaluation
 
 EVERY = 30  # seconds between lines about a long evaluation, where there is no bar
@@ -26,9 +27,16 @@ def percent(share: float | None) -> str:
 class Display:
     """Progress of one seed's run."""
 
-    def __init__(self, title: str, steps: int, console: Console | None = None, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        title: str,
+        steps: int,
+        console: Console | None = None,
+        quiet: bool = False,
+        brief: bool = False,  # without a terminal, of all evaluations the last alone
+    ) -> None:
         self.console = console or Console()
-        self.quiet = quiet
+        self.title, self.quiet = title, quiet
         self.steps = steps
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -45,10 +53,13 @@ class Display:
         self.figures = Text(style="dim")
         self.live = Live(Group(self.progress, self.figures), console=self.console, refresh_per_second=4, transient=True)
         self.shown = not quiet and self.console.is_terminal
+        self.brief = brief and not self.shown
 
     def __enter__(self) -> Display:
         if self.shown:
             self.live.start()
+        elif not self.quiet:  # a log has no bar to tell whose lines they are
+            self.console.print(f"{self.title}: {self.steps:,} steps", highlight=False, markup=False)
         return self
 
     def __exit__(
@@ -87,6 +98,8 @@ class Display:
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         self._told = time.monotonic()
+        if self.brief and step < self.steps:
+            return
         words = [f"step {step:>6}/{self.steps}"]
         if evaluation.accuracy is not None:
             words.append(f"target accuracy {percent(evaluation.accuracy)}")
@@ -97,7 +110,7 @@ class Display:
             self.console.print(f"  {'   '.join(words)}", highlight=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        self.console.print(Text.assemble(("warning: ", "yellow"), text))
+        self.console.print(Text.assemble(("warning: ", "yellow"), escaped(text)))
 
 
 def results_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:

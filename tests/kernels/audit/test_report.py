@@ -7,6 +7,7 @@ import csv
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from rich.console import Console
 
 from fastget import kernels
 from fastget.kernels.audit import report, traffic
-from fastget.kernels.audit.compile import Resources
+from fastget.kernels.audit.catalogue import Variant, variants
+from fastget.kernels.audit.compile import Resources, pairs
 from fastget.kernels.audit.step import step
 from fastget.kernels.launch import interpreting, record
 from fastget.selftest.kernels import make_inputs
@@ -87,6 +89,28 @@ def test_minimum_by_hand() -> None:
 def test_time_is_the_larger_of_latency_and_bytes_per_launch() -> None:
     gpu = traffic.GPU("card", bandwidth=1e9, tf32=1e12)
     assert gpu.seconds((1, 1_000_000), latency=1e-5) == pytest.approx(1e-5 + 1e-3)
+
+
+def test_the_fast_subset_is_compiled_and_shown_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[bool]] = []
+
+    def inspected(chosen: list[Variant], archs: list[str], jobs: int | None) -> Iterator[Resources]:
+        asked.append([variant.fast for variant in chosen])
+        for variant, arch in pairs(chosen, archs):
+            yield replace(GOOD, variant=variant.name, arch=arch)
+
+    monkeypatch.setattr(report, "inspect_all", inspected)
+    console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    rows = report.collect(["sm_90"], False, 1, console)
+    assert all(asked[0])
+    assert not any(asked[1])
+    text = console.export_text()
+    assert text.index("compiling the fast subset") < text.index("That was the fast subset") < text.index("all others: ")
+    others = len(list(pairs([variant for variant in variants() if not variant.fast], ["sm_90"])))
+    assert text.count(f" of {others}\n") == 10  # a log without a terminal is not silent
+    every = [variant.name for variant, _ in pairs(list(variants()), ["sm_90"])]
+    assert sorted(row.variant for row in rows) == sorted(every)
+    assert len(report.collect(["sm_90"], True, 1, console)) == len(rows) - others
 
 
 # --- the program --------------------------------------------------------------------------------
