@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from fastget.common import files
 from fastget.common.files import write_atomically
@@ -145,8 +145,8 @@ def write_csv(file: Path, outcomes: Sequence[Outcome]) -> None:
     """A row a job."""
     fields = list(outcomes[0].job.point)
     free = list(dict.fromkeys(key for one in outcomes if one.summary and fields for key in one.summary.label_free))
-    rows: list[list[Any]] = [[*fields, "method", "base", "recipe", "setting", "source", "target", "seed", *METRICS, *free,
-             "steps", "seconds", "status", "reason"]]  # fmt: skip
+    head = [*fields, "method", "base", "recipe", "setting", "source", "target", "seed", *METRICS, *free]
+    rows: list[list[Any]] = [[*head, "steps", "seconds", "status", "reason"]]
     keys = ("method.name", "method.base", "method.recipe")
     for one in outcomes:
         job, found = one.job, one.summary
