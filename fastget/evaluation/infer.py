@@ -5,6 +5,7 @@ Shapes: N images, n of them on this rank, D feature width, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -26,9 +27,12 @@ class Inferred(NamedTuple):
     place: NDArray[np.int64]  # (n,) into the list
 
 
+Look = Callable[[Tensor, Tensor, Tensor, NDArray[np.int64]], None]  # features, logits, labels, places of a batch
+
+
 @torch.no_grad()
-def infer(network: Network, loader: Loader, *, keep_features: bool = False) -> Inferred:
-    """This rank's share of the loader's list, in evaluation mode."""
+def infer(network: Network, loader: Loader, *, keep_features: bool = False, look: Look | None = None) -> Inferred:
+    """This rank's share of the loader's list, in evaluation mode. `look` is shown every batch on the way."""
     training = network.training
     network.eval()
     device = network.classifier.weight.device
@@ -40,6 +44,8 @@ def infer(network: Network, loader: Loader, *, keep_features: bool = False) -> I
         f, z = network(batch.images)
         if keep_features:
             features.append(f.float())
+        if look is not None:
+            look(f, z, batch.labels, batch.index)
         logits.append(z.float())
         labels.append(batch.labels)
         index.append(batch.index)

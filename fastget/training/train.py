@@ -21,7 +21,7 @@ from fastget.data.find import Domains, load_domains
 from fastget.evaluation.score import Evaluation
 from fastget.methods import method_of
 from fastget.runs.checkpoint import FINAL
-from fastget.runs.folder import RunFolder, choose_folder, write_json
+from fastget.runs.folder import AFTER, RunFolder, choose_folder, write_json
 from fastget.runs.sinks.display import Display, results_table
 from fastget.runs.sinks.tensorboard import Board
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, Summary, over_seeds
@@ -170,6 +170,8 @@ def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
     summary = summarise(engine, final, bad)
     if ranks.main:
         run.checkpoints.save_as(FINAL, final_state)
+        if engine.sampled is not None:
+            run.keep_features(AFTER, engine.sampled)
         run.finish(summary, engine.target, final)
     ranks.barrier()
     return summary, loop.stop_after
