@@ -22,6 +22,7 @@ from fastget.data.lists import ImageList
 
 if TYPE_CHECKING:
     from fastget.evaluation.score import Evaluation
+    from fastget.loading.loader import Loader
     from fastget.serving.predictor import Predictor
 
 HELP = "accuracy of a trained network on a labelled domain, by default the run's own target"
@@ -88,16 +89,24 @@ def evaluate_domain(
     features: NDArray[Any] | None = None,  # (N, D), which take the place of the images
 ) -> Evaluation:
     """The images through the run's own loader and evaluation."""
+    from fastget.evaluation.score import evaluate
+
+    return evaluate(predictor.network, loader_of(predictor, images, data, batch_size, features))
+
+
+def loader_of(
+    predictor: Predictor, images: ImageList, data: DataConfig, batch_size: int, features: NDArray[Any] | None = None
+) -> Loader:
+    """The images, or their features, as the run's own evaluation loads them."""
     import torch
 
-    from fastget.evaluation.score import evaluate
     from fastget.loading.loader import Loader, Stream
     from fastget.loading.sampling import EvalSampler
 
     sampler = EvalSampler(len(images), batch_size, margin=data.resize - data.crop)
     shown = None if features is None else torch.from_numpy(features).to(predictor.device)
     stream = Stream(images, sampler, data.resize, data.crop, features=shown)
-    return evaluate(predictor.network, Loader(stream, predictor.device, data.loader, data.workers))
+    return Loader(stream, predictor.device, data.loader, data.workers)
 
 
 # --- which images --------------------------------------------------------------------------------

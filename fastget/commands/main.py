@@ -15,7 +15,8 @@ from fastget.common.errors import Interrupted, RunFailed
 
 # each is a file beside this one
 COMMANDS = (
-    "train", "compare", "sweep", "demo", "predict", "eval", "export", "data", "features", "selftest", "doctor"
+    "train", "compare", "sweep", "demo", "report", "card", "predict", "eval", "export", "data", "features", "selftest",
+    "doctor",
 )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ class RunFolder:
         jsonl.append(self.folder / TIMING, values)
 
     def log_labels(self, step: int, quality: Mapping[str, Any], shares: Mapping[str, Tensor]) -> None:
-        """One object of labels.jsonl: what the pseudo-labels are worth, and the shares that classes are taken to have."""
+        """One object of labels.jsonl: what pseudo-labels are worth, and the shares that classes are taken to have."""
         rounded = {tag: [round(share, 6) for share in value.tolist()] for tag, value in shares.items()}
         jsonl.append(self.folder / LABELS, {"step": step, "quality": quality, "shares": rounded})
 

@@ -28,6 +28,7 @@ from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import Network, build_network
 from fastget.runs.checkpoint import FINAL, BadCheckpoint, CheckpointFolder, load_checkpoint
 from fastget.serving import BATCH
+from fastget.serving.weights import SUFFIX, read_weights
 
 # what decoders raise for damaged files, beside what read_image turns into BadImage
 DECODER_ERRORS = (EOFError, KeyError, IndexError, TypeError, OverflowError, MemoryError, struct.error, zlib.error)
@@ -203,7 +204,7 @@ def _offer(file: Path) -> str:
 
 
 def _from_file(file: Path, device: torch.device) -> Predictor:
-    state = load_checkpoint(file)
+    state = read_weights(file) if file.suffix == SUFFIX else load_checkpoint(file)
     config, classes, weights = (state.get(key) for key in ("config", "classes", "model"))
     if not (
         isinstance(config, dict)
@@ -214,7 +215,7 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
         and isinstance(weights, dict)
     ):
         raise BadCheckpoint(
-            f"{file} lacks a run's configuration, class names or weights: expected a file that `fastget train` wrote"
+            f"{file} lacks a run's configuration, class names or weights: expected a file that fastget wrote"
         )
     settings = {f"network.{name}": value for name, value in config["network"].items()}
     settings |= {f"data.{name}": config["data"][name] for name in ("resize", "crop") if name in config["data"]}

@@ -228,8 +228,8 @@ class Engine:
         features, logits, truth, place = self.sampled
         given = {"network": (logits.argmax(1), logits.softmax(1).max(1).values)}
         if self.started:
-            progress = self.plan.progress(self.step)
-            seen = Seen(*(t.to(self.device) for t in (features, logits, place)), self.network.classifier, progress)
+            f, z, index = (part.to(self.device) for part in (features, logits, place))
+            seen = Seen(f, z, index, self.network.classifier, self.plan.progress(self.step))
             given |= {name: (y.cpu(), sure.cpu()) for name, (y, sure) in self.method.pseudo_labels(seen).items()}
         classes = len(self.target.classes)
         return {name: quality(y, sure, truth, classes) for name, (y, sure) in given.items()}
