@@ -78,4 +78,4 @@ def read_weights(file: Path) -> dict[str, Any]:
     if not isinstance(told.get("fastget_format"), int) or told["fastget_format"] > FORMAT:
         found = told.get("fastget_format")
         raise BadCheckpoint(f"{file} is of format {found}, and this version of fastget reads up to {FORMAT}")
-    return {"config": told.get("config"), "classes": told.get("classes"), "model": model, "step": told.get("step", 0)}
+    return {**told, "model": model}

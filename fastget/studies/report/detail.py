@@ -36,7 +36,7 @@ def per_class(run: Run) -> Figure:
         if run.labelled and run.summary is not None:
             row |= {"images": int(counts[c]), "accuracy": _percent(run.summary.per_class_accuracy[name])}
             row["before"] = _percent(before.get(c))
-        row |= _estimate(run, name, c)
+        row |= _estimate(run, c)
         rows.append(row)
     absent = [row["name"] for row in rows if row.get("absent")]
     words = "Click a heading to sort."
@@ -54,11 +54,12 @@ def _accuracy_before(run: Run) -> dict[int, float]:
     return {int(c): float(right[labels == c].mean()) for c in np.unique(labels[labels >= 0])}
 
 
-def _estimate(run: Run, name: str, c: int) -> dict[str, Any]:
+def _estimate(run: Run, c: int) -> dict[str, Any]:
     """What the run says of a class's share: its classes.csv, else the last shares that the method gave."""
-    if row := run.estimates.get(name):
+    if run.estimates:
+        row = run.estimates[c]
         shares = {key: _percent(_number(row.get(key))) for key in ("share", "low", "high", "true_share")}
-        return shares | {"absent": str(row.get("probably_absent", "")).lower() in ("true", "yes", "1")}
+        return shares | {"absent": row.get("probably_absent") == "true"}
     last = next(iter(run.labels[-1]["shares"].values()), None) if run.labels else None
     true = None if run.true_shares is None else run.true_shares[c]
     return {"share": None if last is None else _percent(last[c]), "true_share": _percent(true)}

@@ -103,13 +103,14 @@ class Run:
         return np.bincount(self.pairs[:, 0], minlength=len(self.classes)) / len(self.pairs)
 
     @cached_property
-    def estimates(self) -> dict[str, dict[str, str]]:
-        """classes.csv by class: share, low, high, predicted, probably_absent ...; empty where a run has none."""
+    def estimates(self) -> list[dict[str, str]]:
+        """classes.csv, a row a class in their order: share, low, high, probably_absent ...; or none of it."""
         file = self.folder / CLASSES
         if not file.is_file():
-            return {}
+            return []
         with file.open(encoding="utf-8", newline="") as stream:
-            return {row["class"]: row for row in csv.DictReader(stream) if row.get("class")}
+            rows = list(csv.DictReader(stream))
+        return rows if len(rows) == len(self.classes) else []
 
     def environment(self) -> dict[str, Any]:
         """Versions, device and commit."""
