@@ -127,7 +127,6 @@ function lines(figure, plot, controls) {
   for (const [x, text] of figure.data.marks) {
     if (x <= x0 || x >= x1) continue;
     draw(svg, "line", { x1: X(x), x2: X(x), y1: box.top, y2: height - box.bottom, style: "stroke:var(--faint);stroke-dasharray:2 4" });
-    draw(svg, "text", { x: X(x) + 5, y: height - box.bottom - 6 }, text);
   }
   for (const s of shown) {
     if (s.points[0].length > 2) {
@@ -139,6 +138,10 @@ function lines(figure, plot, controls) {
     const path = s.points.map((p) => `${X(p[0]).toFixed(1)},${Y(p[1]).toFixed(1)}`).join("L");
     draw(svg, "path", { d: `M${path}`, style: `fill:none;stroke:${colour(s.colour)};stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round${s.dash ? ";stroke-dasharray:5 5" : ""}` });
     if (s.points.length < 30) for (const p of s.points) draw(svg, "circle", { cx: X(p[0]), cy: Y(p[1]), r: 2.6, style: `fill:${colour(s.colour)}` });
+  }
+  for (const [x, text] of figure.data.marks) {
+    const halo = "paint-order:stroke;stroke:var(--panel);stroke-width:4px;stroke-linejoin:round";
+    if (x > x0 && x < x1) draw(svg, "text", { x: X(x) + 5, y: height - box.bottom - 6, style: halo }, text);
   }
   const guide = draw(svg, "line", { y1: box.top, y2: height - box.bottom, style: "stroke:var(--faint)", visibility: "hidden" });
   const steps = [...new Set(shown.flatMap((s) => s.points.map((p) => p[0])))];

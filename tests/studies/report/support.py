@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 CLASSES = ("cat", "dog", "</script><b>cow")
@@ -85,8 +86,9 @@ def write_features(folder: Path, *names: str) -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 3
     for name in names:
-        tensors = {"features": rng.normal(size=(60, 8)).astype(np.float16), "labels": labels, "place": np.arange(60)}
-        tensors |= {"predictions": np.where(labels == 1, 0, labels), "confidence": np.full(60, 0.5, dtype=np.float32)}
+        tensors: dict[str, NDArray[Any]] = {"features": rng.normal(size=(60, 8)).astype(np.float16), "labels": labels}
+        tensors |= {"place": np.arange(60), "predictions": np.where(labels == 1, 0, labels)}
+        tensors["confidence"] = np.full(60, 0.5, dtype=np.float32)
         save_file(tensors, folder / f"features_{name}.safetensors")
 
 

@@ -114,8 +114,10 @@ def test_pseudo_labels(run: Run) -> None:
     assert [line["name"] for line in sure["series"]] == ["y_M"]  # of the network's none was sure
 
 
-@pytest.mark.parametrize("projection", ["pca", "tsne"])
+@pytest.mark.parametrize("projection", ["pca", "tsne", pytest.param("umap", marks=pytest.mark.slow)])
 def test_groups_of_features_stay_together(projection: str) -> None:
+    if projection == "umap":
+        pytest.importorskip("umap", reason="needs umap-learn: pip install 'fastget[report]'")
     rng = np.random.default_rng(0)
     middle = np.repeat(np.eye(4, 16), 20, axis=0)
     plane = project((middle + 0.02 * rng.normal(size=(80, 16))).astype(np.float32), projection)  # type: ignore[arg-type]  # a parameter
