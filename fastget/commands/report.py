@@ -47,9 +47,11 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"expected a file whose name ends in .html, got {args.out.name}: change --out")
     if args.figures is not None and args.figures.exists() and not args.figures.is_dir():
         raise ValueError(f"--figures {args.figures} is a file: name a folder")
+    from fastget.studies.report.embedding import choose_projection
     from fastget.studies.report.page import DETAILED, make_report, write_page
     from fastget.studies.report.read import find_runs, group
 
+    choose_projection(args.projection)  # before anything is read
     console = Console(stderr=True)
     groups = group(find_runs(args.runs))
     with console.status("drawing") as status:

@@ -17,6 +17,7 @@ from torch import Tensor
 from fastget.common.ranks import Ranks
 from fastget.evaluation.infer import Inferred
 
+LARGEST = torch.finfo(torch.float16).max
 SURE = 0.9  # a label counts as covered from this confidence on
 
 
@@ -32,7 +33,7 @@ class Sampled(NamedTuple):
         """As a file stores them: small, and without the logits."""
         confidence, predictions = self.logits.softmax(1).max(1)
         return {
-            "features": self.features.half(),
+            "features": self.features.clamp(-LARGEST, LARGEST).half(),
             "predictions": predictions,
             "confidence": confidence,
             "labels": self.labels,

@@ -38,6 +38,8 @@ def embedding(run: Run, wanted: str | None = None, points: int = POINTS) -> Figu
     samples = {which: run.sample(which) for which in ("before", "after")}
     if samples["after"] is None or not run.classes:
         return Figure("embedding", title, "scatter", why=f"the run {OLDER}" if run.classes else "the run has not ended")
+    if not all(np.isfinite(sample["features"]).all() for sample in samples.values() if sample is not None):
+        return Figure("embedding", title, "scatter", why="some features are not finite")
     projection, hint = choose_projection(wanted)
     panels = []
     for which, sample in samples.items():

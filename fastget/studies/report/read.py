@@ -71,7 +71,7 @@ class Run:
         """Their names, in order; none of a run that has not ended."""
         return list(self.summary.per_class_accuracy) if self.summary is not None else []
 
-    @property
+    @cached_property
     def labelled(self) -> bool:
         """Whether every image of the target has a label to compare with."""
         return bool(self.predictions) and all(row.label for row in self.predictions)

@@ -27,7 +27,8 @@ def images(run: Run, root: Path | None = None) -> Figure:
     try:
         folder = _target_root(run, root)
     except ValueError as error:
-        return Figure("images", title, "images", why=f"the images cannot be found: {error}. Tell where by --root")
+        first = str(error).partition(". ")[0].rstrip(".")  # what may help is for the command line
+        return Figure("images", title, "images", why=f"the images cannot be found: {first}. Tell where by --root")
     if folder is None:
         return Figure("images", title, "images", why="the run was shown stored features: there are no images to show")
     uncertain = sorted(run.predictions, key=lambda row: row.confidence)
@@ -48,7 +49,7 @@ def _target_root(run: Run, root: Path | None) -> Path | None:
     """The folder that the paths of predictions.csv start from; None where they are no images."""
     if run.value("data.name") == "features":
         return None
-    stored = {f"data.{name}": value for name, value in run.config["data"].items()}
+    stored = {f"data.{name}": value for name, value in run.config.get("data", {}).items()}
     data = make_config(stored | ({"data.root": str(root)} if root is not None else {})).data
     return find_domains(data)[1].root
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from fastget.studies.report import curves, detail
 from fastget.studies.report.embedding import embedding, project
@@ -134,6 +135,14 @@ def test_before_and_after(run: Run) -> None:
     for panel in data["panels"]:
         assert len(panel["points"]) == 40
         assert {tuple(point[2:4]) for point in panel["points"]} == {(0, 0), (1, 0), (2, 2)}
+
+
+def test_features_that_are_no_numbers(run: Run) -> None:
+    file = run.folder / "features_after.safetensors"
+    tensors = load_file(file)
+    tensors["features"][3, 1] = np.inf
+    save_file(tensors, file)
+    assert embedding(run, "pca").why == "some features are not finite"
 
 
 def test_without_umap(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,14 @@ def test_several_runs(tmp_path: Path) -> None:
     assert [run["name"] for run in data_of(page)["runs"]] == ["get, seed 0"]
 
 
+def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", finished=False)
+    for name in ("metrics.jsonl", "timing.jsonl"):
+        (folder / name).write_text("")
+    data = data_of(render(make_report(group(find_runs([folder])))))
+    assert all(figure["why"] for figure in [*data["figures"], *data["runs"][0]["figures"]])
+
+
 def test_a_run_of_0_1_0(tmp_path: Path) -> None:
     assert main(["report", str(OLD), "--out", "old.html"]) == 0
     figures = data_of(Path("old.html").read_text())["runs"][0]["figures"]
