@@ -10,6 +10,7 @@ LINUX = 'platform_system == "Linux" and (platform_machine == "x86_64" or platfor
 
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
 TIMM = ["timm>=1.0.12"]  # whose models tell `head_hidden_size`
+REPORT = ["umap-learn>=0.5.6"]  # the report's picture of features as in the paper; without it t-SNE
 TEST = [
     *TIMM,
     "hypothesis>=6.100",
@@ -32,12 +33,13 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["fastget", "fastget.*"]),  # `fastget/kernels` is a link to `kernels/`
     package_dir={"fastget": "fastget", "fastget.kernels": "kernels"},
-    package_data={"fastget": ["py.typed", "METHOD.md"]},
+    package_data={"fastget": ["py.typed", "METHOD.md", "studies/report/page.*"]},
     install_requires=[
         "torch>=2.10",
         "torchvision>=0.25",
         f"triton>=3.6; {LINUX}",  # the oldest that the kernels were compiled with
         f"nvidia-dali-cuda130>=1.50; {LINUX}",
+        "jinja2>=3.1",  # the report's page; torch needs it too
         "numpy>=1.26",
         "pillow>=10.1",
         "platformdirs>=4",
@@ -49,7 +51,13 @@ setup(
         "scikit-learn>=1.4",  # the real digits of the embedded data set
         "matplotlib>=3.8",  # the fonts of the embedded data set, and the plots
     ],
-    extras_require={"onnx": ONNX, "timm": TIMM, "test": TEST, "dev": [*TEST, "pre-commit>=3.7"]},
+    extras_require={
+        "onnx": ONNX,
+        "report": REPORT,
+        "timm": TIMM,
+        "test": TEST,
+        "dev": [*TEST, "pre-commit>=3.7"],
+    },
     entry_points={"console_scripts": ["fastget = fastget.commands.main:main"]},
     classifiers=[
         "License :: OSI Approved :: MIT License",

@@ -27,6 +27,7 @@ from fastget.data.walk import unused_notes
 if TYPE_CHECKING:
     from fastget.evaluation.score import Evaluation
     from fastget.loading.bad_files import BadFile
+    from fastget.loading.loader import Loader
     from fastget.serving.predictor import Predictor
 
 HELP = "accuracy of a trained network on a labelled domain, by default the run's own target"
@@ -106,9 +107,18 @@ def evaluate_domain(
     features: NDArray[Any] | None = None,  # (N, D), which take the place of the images
 ) -> tuple[Evaluation, list[BadFile]]:
     """The images through the run's own loader and evaluation; and those that could not be read."""
+    from fastget.evaluation.score import evaluate
+
+    loader = loader_of(predictor, images, data, batch_size, features)
+    return evaluate(predictor.network, loader), loader.bad.files
+
+
+def loader_of(
+    predictor: Predictor, images: ImageList, data: DataConfig, batch_size: int, features: NDArray[Any] | None = None
+) -> Loader:
+    """The images, or their features, as the run's own evaluation loads them."""
     import torch
 
-    from fastget.evaluation.score import evaluate
     from fastget.loading.loader import Loader, Stream
     from fastget.loading.sampling import EvalSampler
 
@@ -116,8 +126,7 @@ def evaluate_domain(
     sampler = EvalSampler(len(images), batch_size, margin=made.margin)
     shown = None if features is None else torch.from_numpy(features).to(predictor.device)
     stream = Stream(images, sampler, made, None, data.bad_threshold, data.max_pixels, shown)
-    loader = Loader(stream, predictor.device, data.loader, data.workers)
-    return evaluate(predictor.network, loader), loader.bad.files
+    return Loader(stream, predictor.device, data.loader, data.workers)
 
 
 # --- which images --------------------------------------------------------------------------------

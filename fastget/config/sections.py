@@ -215,6 +215,12 @@ class TrainConfig:
     )
     force_precision: bool = opt(False, "use that type even where it is slow")
     compile: bool = opt(False, "torch.compile the network")
+    watch: int = opt(
+        2000,
+        "target images, drawn once, whose features and pseudo-labels are kept for `fastget report`; 0: none",
+        ge=0,
+        free=True,
+    )
     tensorboard: bool = opt(True, "write TensorBoard events beside metrics.jsonl", free=True)
     profile: bool = opt(False, "print where the time of a step goes, and write a Chrome trace", free=True)
     threads: int = opt(0, "CPU threads of torch; 0: torch's own choice. The same number gives the same bits", ge=0)

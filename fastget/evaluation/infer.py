@@ -29,6 +29,7 @@ class Inferred(NamedTuple):
     place: NDArray[np.int64]  # (n,) into the list
 
 
+Look = Callable[[Tensor, Tensor, Tensor, NDArray[np.int64]], None]  # features, logits, labels, places of a batch
 Between = Callable[[int], object]  # told how many more images are done; what it raises ends the pass
 
 
@@ -66,8 +67,15 @@ def look_through(network: Network, loader: Loader, between: Between = nothing) -
         network.train(training)
 
 
-def infer(network: Network, loader: Loader, *, keep_features: bool = False, between: Between = nothing) -> Inferred:
-    """This rank's share of the loader's list, in evaluation mode."""
+def infer(
+    network: Network,
+    loader: Loader,
+    *,
+    keep_features: bool = False,
+    between: Between = nothing,
+    look: Look | None = None,
+) -> Inferred:
+    """This rank's share of the loader's list, in evaluation mode. `look` is shown every batch on the way."""
     device = network.classifier.weight.device
     features: list[Tensor] = []
     logits = [torch.empty(0, network.classifier.out_features, device=device)]  # there may be fewer images than ranks
@@ -76,22 +84,32 @@ def infer(network: Network, loader: Loader, *, keep_features: bool = False, betw
     for f, z, batch in look_through(network, loader, between):
         if keep_features:
             features.append(f)
+        if look is not None:
+            look(f, z, batch.labels, batch.index)
         logits.append(z)
         labels.append(batch.labels)
         index.append(batch.index)
     return Inferred(features, torch.cat(logits), torch.cat(labels), np.concatenate(index))
 
 
-def class_means(network: Network, loader: Loader, between: Between = nothing) -> Tensor:
-    """(C, D): the mean feature of each class of the loader's list over all ranks, by its labels; zeros for a class
-    without images. Summed in float64, so that it does not depend on how the list is cut."""
+class ClassMeans(NamedTuple):
+    """The features of a labelled domain, by class."""
+
+    means: Tensor  # (C, D) float32, zeros where there is no image
+    counts: Tensor  # (C,) int64
+
+
+def class_means(network: Network, loader: Loader, between: Between = nothing) -> ClassMeans:
+    """Of every labelled image of the loader's list, over all ranks. Summed in float64, so that it does not depend on
+    how the list is cut."""
     weight = network.classifier.weight
     sums = torch.zeros(weight.shape[0], weight.shape[1] + 1, dtype=torch.float64, device=weight.device)
     for f, _, batch in look_through(network, loader, between):
-        counted = torch.cat([f.double(), f.new_ones(len(f), 1).double()], 1)
-        sums.index_add_(0, batch.labels.to(sums.device), counted)
+        known = batch.labels >= 0
+        counted = torch.cat([f, f.new_ones(len(f), 1)], 1).double()
+        sums.index_add_(0, batch.labels[known], counted[known])
     sums = global_sum(sums)
-    return (sums[:, :-1] / sums[:, -1:].clamp_min(1)).float()
+    return ClassMeans((sums[:, :-1] / sums[:, -1:].clamp_min(1)).float(), sums[:, -1].long())
 
 
 class WholeTarget:
@@ -110,7 +128,7 @@ class WholeTarget:
 
     @cached_property
     def source_means(self) -> Tensor:
-        return class_means(self._network, self._source(), self._between)
+        return class_means(self._network, self._source(), self._between).means
 
     @property
     def asked(self) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor
 from fastget.common.choices import Criterion
 from fastget.common.ranks import Ranks
 from fastget.data.lists import UNLABELLED
-from fastget.evaluation.infer import Between, Inferred, infer, nothing
+from fastget.evaluation.infer import Between, Inferred, Look, infer, nothing
 from fastget.evaluation.selection import SAMPLE, criteria, entropy
 from fastget.loading.loader import Loader
 from fastget.networks.network import Network
@@ -55,9 +55,15 @@ class Evaluation:
         return self.label_free.get(name)
 
 
-def evaluate(network: Network, loader: Loader, ranks: Ranks | None = None, between: Between = nothing) -> Evaluation:
-    """Predict every image of the loader's list, and score the predictions."""
-    return assess(infer(network, loader, between=between), ranks or Ranks())
+def evaluate(
+    network: Network,
+    loader: Loader,
+    ranks: Ranks | None = None,
+    between: Between = nothing,
+    look: Look | None = None,
+) -> Evaluation:
+    """Predict every image of the loader's list, and score the predictions. `look` is shown every batch on the way."""
+    return assess(infer(network, loader, between=between, look=look), ranks or Ranks())
 
 
 def assess(share: Inferred, ranks: Ranks) -> Evaluation:

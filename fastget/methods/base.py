@@ -122,6 +122,12 @@ class Method(nn.Module):
         """At log intervals, where waiting for the device is fine: ValueError says what is wrong and what to try. Every
         rank is asked, and has to say the same."""
 
+    def pseudo_labels(self, seen: Seen) -> dict[str, tuple[Tensor, Tensor]]:
+        """What it would train on, by name, for some of the target in evaluation mode: (B,) int64 labels, -1 for none,
+        and (B,) the confidence in each. For the run's report, which compares them with labels that no method sees.
+        Rank 0 alone is asked, of all ranks' images: it must not wait for the others."""
+        return {}
+
     def figures(self) -> dict[str, Tensor]:
         """What TensorBoard shows of the state at an evaluation, by tag: numbers, and (C,) shares of the classes, which
         are drawn beside the target's labels where these are known. Every rank is asked, rank 0's are shown."""

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
+from torch import Tensor
 
 from fastget.common.files import write_atomically, write_csv
 from fastget.common.lock import held
@@ -20,6 +22,7 @@ from fastget.config import Config
 from fastget.config.yaml_file import read_yaml
 from fastget.data.lists import ImageList
 from fastget.evaluation.classes import Classes
+from fastget.evaluation.sample import Sampled
 from fastget.evaluation.score import Evaluation
 from fastget.runs.checkpoint import CheckpointFolder
 from fastget.runs.environment import environment
@@ -27,12 +30,14 @@ from fastget.runs.sinks import jsonl
 from fastget.runs.sinks.classes import draw_classes, made_of, write_classes
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, read_summary
 
-METRICS, PREDICTIONS, SPLIT = "metrics.jsonl", "predictions.csv", "split.json"
+METRICS, TIMING, LABELS = "metrics.jsonl", "timing.jsonl", "labels.jsonl"
+PREDICTIONS, SPLIT = "predictions.csv", "split.json"
+BEFORE, AFTER = "features_before.safetensors", "features_after.safetensors"  # adaptation
 
 
 class RunFolder:
-    """config.yaml, environment.json, split.json, metrics.jsonl, timing.jsonl, summary.json, predictions.csv,
-    classes.csv, classes.png, checkpoints/."""
+    """config.yaml, environment.json, split.json, metrics.jsonl, timing.jsonl, labels.jsonl, summary.json,
+    predictions.csv, classes.csv, classes.png, features_before.safetensors and _after, checkpoints/."""
 
     def __init__(self, folder: Path, keep_checkpoints: int) -> None:
         self.folder = folder
@@ -68,7 +73,7 @@ class RunFolder:
             write_atomically(self.folder / "config.yaml", again.to_yaml().encode())
             write_json(self.folder / "environment.json", {**environment(device), "backbone": dict(backbone)})
             write_json(self.folder / SPLIT, split)
-            for file in (self.metrics, self.folder / "timing.jsonl"):
+            for file in (self.metrics, self.folder / TIMING, self.folder / LABELS):
                 lines = filter(kept, jsonl.read(file)) if from_step else ()
                 write_atomically(file, "".join(json.dumps(line) + "\n" for line in lines).encode())
             for place in (self.folder, self.checkpoints.folder):
@@ -85,7 +90,17 @@ class RunFolder:
 
     def log_times(self, **values: Any) -> None:
         """One object of timing.jsonl: what differs from run to run."""
-        jsonl.append(self.folder / "timing.jsonl", values)
+        jsonl.append(self.folder / TIMING, values)
+
+    def log_labels(self, step: int, quality: Mapping[str, Any], shares: Mapping[str, Tensor]) -> None:
+        """One object of labels.jsonl: what pseudo-labels are worth, and the shares that classes are taken to have."""
+        rounded = {tag: [round(share, 6) for share in value.tolist()] for tag, value in shares.items()}
+        jsonl.append(self.folder / LABELS, {"step": step, "quality": quality, "shares": rounded})
+
+    def keep_features(self, name: str, sampled: Sampled) -> None:
+        """The features of the target's sample, and what the network said of it."""
+        tensors = {key: value.contiguous() for key, value in sampled.tensors().items()}
+        write_atomically(self.folder / name, save(tensors))
 
     def stored_config(self) -> dict[str, dict[str, Any]]:
         """The settings of the run in this folder."""

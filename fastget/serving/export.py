@@ -1,7 +1,7 @@
-"""A trained network as one file for other programs: a `torch.export` program, or ONNX.
+"""A trained network as one file for other programs: a `torch.export` program, ONNX, or safetensors (`weights`).
 
-Either takes float32 RGB images (N, 3, crop, crop) between 0 and 1 for any N, normalises them itself, and returns
-logits (N, C). The file carries the class names and the preprocessing as JSON.
+Either of the first two takes float32 RGB images (N, 3, crop, crop) between 0 and 1 for any N, normalises them itself,
+and returns logits (N, C). The file carries the class names and the preprocessing as JSON.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from torch import Tensor, nn
 
 from fastget.common.files import made_whole
 from fastget.common.preprocessing import Preprocessing
+from fastget.evaluation.infer import ClassMeans
 from fastget.loading.loader import normalise
 from fastget.networks.network import Network
-from fastget.serving.predictor import Predictor
+from fastget.serving.predictor import Predictor, load_predictor
+from fastget.serving.weights import SUFFIX, write_weights
 
-Format = Literal["torch", "onnx"]
-SUFFIXES: dict[Format, str] = {"torch": ".pt2", "onnx": ".onnx"}
+Format = Literal["torch", "onnx", "safetensors"]
+SUFFIXES: dict[Format, str] = {"torch": ".pt2", "onnx": ".onnx", "safetensors": SUFFIX}
 METADATA = "fastget.json"  # name of the JSON in a torch.export file; its key in an ONNX file is "fastget"
 TOLERANCE = 1e-4  # of the largest logit: float32 sums in another order
 EXPORT_ERRORS = (RuntimeError, TypeError, ValueError, AssertionError, KeyError, AttributeError)  # the exporters' own
@@ -53,19 +55,27 @@ class Deployed(nn.Module):
         return logits  # type: ignore[no-any-return]  # a module's call is untyped
 
 
-def export(predictor: Predictor, out: str | Path, format: Format | None = None) -> float:
+def export(
+    predictor: Predictor, out: str | Path, format: Format | None = None, source: ClassMeans | None = None
+) -> float:
     """Write `out`, whose name tells the format, and load it back; the largest difference of its logits.
+
+    `source`: the class means of the source's features, for safetensors, whose tensors are compared in place of logits.
 
     Raises ValueError for a wrong name or an absent exporter, ExportFailed if the outputs differ; `out` is written
     only once it has been compared.
     """
     out = Path(out)
     format = choose_format(out, format)
-    predictor.need_images("be exported as a function of images")
+    if format != "safetensors":
+        predictor.need_images("be exported as a function of images")
     if predictor.device.type != "cpu":
         raise ValueError(f"expected a predictor on the CPU, got one on {predictor.device}: load it with device='cpu'")
     try:
         with made_whole(out) as making:
+            if format == "safetensors":
+                write_weights(making, predictor, metadata(predictor), source)
+                return _refuse_other_weights(predictor, making)
             making.write_bytes(_to_torch(predictor) if format == "torch" else _to_onnx(predictor))
             difference, largest = compare(predictor, load_exported(making))
             if not difference <= TOLERANCE * max(1, largest):
@@ -78,12 +88,21 @@ def export(predictor: Predictor, out: str | Path, format: Format | None = None) 
     return difference
 
 
+def _refuse_other_weights(predictor: Predictor, file: Path) -> float:
+    """0.0: what is loaded back is the network, bit by bit, with its classes."""
+    again = load_predictor(file)
+    mine, theirs = predictor.network.state_dict(), again.network.state_dict()
+    if again.classes != predictor.classes or not all(torch.equal(mine[name], theirs[name]) for name in mine):
+        raise ExportFailed("what was written is not the checkpoint's network: is the disk sound?")
+    return 0.0
+
+
 def choose_format(out: Path, format: Format | None) -> Format:
     """The format, by the name's ending unless it is given; both must agree. An absent exporter is an error."""
-    endings = " or ".join(f"{suffix} ({name})" for name, suffix in SUFFIXES.items())
+    endings = ", ".join(f"{suffix} ({name})" for name, suffix in SUFFIXES.items())
     told = next((name for name, suffix in SUFFIXES.items() if out.suffix == suffix), None)
     if told is None or format not in (None, told):
-        expected = SUFFIXES[format] if format else endings
+        expected = SUFFIXES[format] if format else f"one of {endings}"
         raise ValueError(f"expected a file whose name ends in {expected}, got {out.name}: change --out")
     if told == "onnx" and (lacking := [name for name in ("onnx", "onnxscript") if not importlib.util.find_spec(name)]):
         raise ValueError(

@@ -29,6 +29,7 @@ from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import Network, build_network
 from fastget.runs.checkpoint import FINAL, BadCheckpoint, CheckpointFolder, load_checkpoint
 from fastget.serving import BATCH
+from fastget.serving.weights import SUFFIX, read_weights
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def _offer(file: Path) -> str:
 
 
 def _from_file(file: Path, device: torch.device) -> Predictor:
-    state = load_checkpoint(file)
+    state = read_weights(file) if file.suffix == SUFFIX else load_checkpoint(file)
     config, classes, weights = (state.get(key) for key in ("config", "classes", "model"))
     if not (
         isinstance(config, dict)
@@ -212,7 +213,7 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
         and isinstance(weights, dict)
     ):
         raise BadCheckpoint(
-            f"{file} lacks a run's configuration, class names or weights: expected a file that `fastget train` wrote"
+            f"{file} lacks a run's configuration, class names or weights: expected a file that fastget wrote"
         )
     settings = {f"network.{name}": value for name, value in config["network"].items()}
     # a run of an earlier version does not tell all of it, and had what was a constant then

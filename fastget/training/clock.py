@@ -32,6 +32,7 @@ class Clock:
         return {
             "images_per_second": round(self.images / elapsed, 2),
             "data_wait": round(self._waited / elapsed, 4),
+            "paused_s": round(self._out, 3),
             "step_ms": round(1000 * self._since(elapsed), 3),
         }
 

@@ -19,7 +19,8 @@ from fastget.common.ranks import Ranks
 from fastget.config import Config, changed
 from fastget.data.find import Domains
 from fastget.evaluation.classes import Classes, Tally, estimate, tally, with_latest
-from fastget.evaluation.infer import Between, Inferred, WholeTarget, infer, nothing
+from fastget.evaluation.infer import Between, WholeTarget, infer, nothing
+from fastget.evaluation.sample import Sample, Sampled, quality
 from fastget.evaluation.score import Evaluation, assess, evaluate
 from fastget.loading.loader import Batch
 from fastget.methods.base import Seen
@@ -84,6 +85,9 @@ class Engine:
         self.before_metrics: dict[str, Any] | None = None  # of the model at the end of the warm-up, once it is reached
         self.tallies: list[Tally] = []  # of the last evaluations since then, or of all if it never comes
         self.between: Between = nothing  # batches of an evaluation, and of a method's pass over the target
+        self.sample = Sample(len(self.target), config.train.watch, self.ranks)
+        self.sampled: Sampled | None = None  # at the last evaluation, and
+        self.sampled_before: Sampled | None = None  # at the end of the warm-up: until it is written
         self.totals: dict[str, Tensor] = {}  # losses since the last log, on the device
         self.counted = 0  # steps in them
 
@@ -166,12 +170,18 @@ class Engine:
                 self.method.start(whole)
             self.method.start_epoch(whole)
             if not self.started and (whole.asked or self.plan.warmup_steps):
-                share = whole.share if whole.asked else self._infer()
-                self.before_metrics = {"step": self.step, **assess(share, self.ranks).metrics()}
+                self._look_before(whole)
         self.started = True
 
-    def _infer(self) -> Inferred:
-        return infer(self.network, self.loaders.evaluation, between=self.between)
+    def _look_before(self, whole: WholeTarget) -> None:
+        """What the model that was not adapted yet makes of the target, for the record."""
+        if whole.asked:
+            share = whole.share
+            self.sample.add_all(share)
+        else:
+            share = infer(self.network, self.loaders.evaluation, between=self.between, look=self.sample.add)
+        self.before_metrics = {"step": self.step, **assess(share, self.ranks).metrics()}
+        self.sampled_before = self.sample.read()
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
@@ -212,8 +222,9 @@ class Engine:
     def evaluate(self) -> Evaluation:
         """The current model on the target, and on SSDA's validation list where there is one."""
         with self.timer.phase("evaluation"):
-            result = evaluate(self.network, self.loaders.evaluation, self.ranks, self.between)
+            result = evaluate(self.network, self.loaders.evaluation, self.ranks, self.between, self.sample.add)
             self.tallies = with_latest(self.tallies, tally(self.step, result))
+            self.sampled = self.sample.read()
             if self.loaders.validation is None:
                 return result
             held_out = evaluate(self.network, self.loaders.validation, self.ranks, self.between)
@@ -223,6 +234,20 @@ class Engine:
         """What the target is made of, by the final model, which was evaluated last."""
         labels = self.target.labels[final.index] if self.target.labelled else None
         return estimate(self.target.classes, self.tallies, labels)
+
+    def pseudo_labels(self) -> dict[str, dict[str, float | int | None]]:
+        """What the method's labels of the last evaluation's sample are worth, by name, and the network's own. Labels of
+        the target are compared with, after the method has given its own."""
+        if self.sampled is None:
+            return {}
+        features, logits, truth, place = self.sampled
+        given = {"network": (logits.argmax(1), logits.softmax(1).max(1).values)}
+        if self.started:
+            f, z, index = (part.to(self.device) for part in (features, logits, place))
+            seen = Seen(f, z, index, self.network.classifier, self.plan.progress(self.step))
+            given |= {name: (y.cpu(), sure.cpu()) for name, (y, sure) in self.method.pseudo_labels(seen).items()}
+        classes = len(self.target.classes)
+        return {name: quality(y, sure, truth, classes) for name, (y, sure) in given.items()}
 
     # --- checkpoints --------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from fastget.common.signals import noted
 from fastget.evaluation.score import Evaluation
 from fastget.evaluation.selection import better
 from fastget.loading.loader import TooManyBadImages
-from fastget.runs.folder import RunFolder
+from fastget.runs.folder import BEFORE, RunFolder
 from fastget.runs.sinks.display import Display
 from fastget.runs.sinks.tensorboard import Board
 from fastget.training.clock import Clock
@@ -87,6 +87,7 @@ class Loop:
             batch = next(batches)
         self._name_bad(batch)
         engine.train_step(batch)
+        self._keep_before()
         self.clock.steps += 1
         self.clock.images += sum(len(part.labels) for part in batch.given) * engine.ranks.world
         if self.profile is not None:
@@ -232,9 +233,10 @@ class Loop:
         with self.clock.evaluating():
             result = self._looking(engine.evaluate)
             self._name_unscored()
-            figures = engine.method.figures() if engine.config.train.tensorboard and engine.started else {}
+            figures = engine.method.figures() if engine.started else {}
             if engine.ranks.main:
                 self.run.log(step=engine.step, **result.logged())
+                self._log_labels(figures)
                 self.display.evaluated(engine.step, result)
                 self._show(result, figures)
             self.owed = False
@@ -247,6 +249,19 @@ class Loop:
         result = evaluate()
         self._looked, self._evaluating = 0, False
         return result
+
+    def _log_labels(self, figures: dict[str, Tensor]) -> None:
+        """What the method holds the target's classes for, and what its labels are worth, for the run's report."""
+        engine = self.engine
+        shares = {tag: value for tag, value in figures.items() if value.ndim == 1}
+        self.run.log_labels(engine.step, engine.pseudo_labels(), shares)
+
+    def _keep_before(self) -> None:
+        """The features before adaptation, in the one step that has them."""
+        sampled, self.engine.sampled_before = self.engine.sampled_before, None
+        if sampled is not None and self.engine.ranks.main:
+            with self.clock.paused():
+                self.run.keep_features(BEFORE, sampled)
 
     def _show(self, result: Evaluation, figures: dict[str, Tensor]) -> None:
         engine, board = self.engine, self.board

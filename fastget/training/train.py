@@ -29,7 +29,7 @@ from fastget.evaluation.score import Evaluation
 from fastget.methods import method_of
 from fastget.networks.preprocessing import filled
 from fastget.runs.checkpoint import FINAL, load_checkpoint, sha256_of
-from fastget.runs.folder import RunFolder, held_folder, write_json
+from fastget.runs.folder import AFTER, RunFolder, held_folder, write_json
 from fastget.runs.sinks.classes import ROWS, made_of, show_classes
 from fastget.runs.sinks.display import Display, results_table
 from fastget.runs.sinks.tensorboard import Board
@@ -236,6 +236,8 @@ def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
     summary = summarise(engine, final, found, bad)
     if ranks.main:
         run.checkpoints.save_as(FINAL, final_state)
+        if engine.sampled is not None:
+            run.keep_features(AFTER, engine.sampled)
         run.finish(summary, engine.target, final, found)
         if not loop.display.quiet:
             show_classes(loop.display.console, found, made_of(engine.target.name), rows=ROWS if job.alone else 0)

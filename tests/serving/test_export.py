@@ -84,7 +84,10 @@ def test_the_command(digits_run: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--out", "model.bin"], "ends in .pt2 (torch) or .onnx (onnx), got model.bin"),
+        (
+            ["--out", "model.bin"],
+            "ends in one of .pt2 (torch), .onnx (onnx), .safetensors (safetensors), got model.bin",
+        ),
         (["--out", "model.onnx", "--format", "torch"], "ends in .pt2, got model.onnx"),
         (["--out", "nowhere/model.pt2"], "cannot write nowhere/model.pt2"),
         (["--out", "m.pt2", "--checkpoint", "gone"], "no run or checkpoint gone"),

@@ -31,8 +31,9 @@ def test_a_runs_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert result.folder.resolve() == folder
     assert {f.name for f in folder.iterdir()} == {
-        "config.yaml", "environment.json", "split.json", "metrics.jsonl", "timing.jsonl", "summary.json",
-        "predictions.csv", "classes.csv", "classes.png", "checkpoints",
+        "config.yaml", "environment.json", "split.json", "metrics.jsonl", "timing.jsonl", "labels.jsonl",
+        "summary.json", "predictions.csv", "classes.csv", "classes.png", "features_before.safetensors",
+        "features_after.safetensors", "checkpoints",
     }  # fmt: skip
     assert {f.name for f in (folder / "checkpoints").iterdir()} == {"step_00000008.pt", "step_00000012.pt", "final.pt"}
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fastget import reference
 from fastget.methods import settings
 from fastget.methods.base import Method, Need, Seen, Task, Term, Whole
 from fastget.methods.get.module import GeT, Output
@@ -52,6 +53,17 @@ class GetMethod(Method):
 
     def check(self) -> None:
         self.get.check()
+
+    @torch.no_grad()
+    def pseudo_labels(self, seen: Seen) -> dict[str, tuple[Tensor, Tensor]]:
+        """y_M, Q_g and Q_f, rebalanced over all that is seen."""
+        get = self.get
+        P, P_g, P_f = (
+            reference.posterior(seen.features, prototypes, get.prior.log(), get.tau)
+            for prototypes in (get.mu, seen.classifier.weight, get.mu_f)
+        )
+        given = {"y_M": P, "Q_g": reference.rebalance(P_g), "Q_f": reference.rebalance(P_f)}
+        return {name: (reference.first_argmax(Q), Q.max(1).values) for name, Q in given.items()}
 
     def figures(self) -> dict[str, Tensor]:
         pi, mu = self.get.pi.detach().cpu(), self.get.mu.detach().cpu()

@@ -201,16 +201,22 @@ class GeT(nn.Module):
             loss = ops.objective(e, self._label_weight(self.kl_g), self._label_weight(self.kl_f))
         return Output(loss.loss, loss.loss_g, loss.loss_f, e.y_M, loss.structure_g, loss.structure_f, e)
 
+    @property
+    def prior(self) -> Tensor:
+        """(C,) what stands for pi in every posterior: Eq. (2'), (2*), or pi itself."""
+        ops = choose_backend(self.backend, self.pi.device)
+        if self.prior_shrinkage:
+            return ops.shrink_prior(self.pi)
+        return ops.cap_prior(self.pi) if self.prior_cap else self.pi
+
     @torch.no_grad()
     def labels(self, features: Tensor) -> Tensor:
         """(B,) int64 y_M, the generative classifier's labels as in Eq. (4), of any features (B, D)."""
         self._check_features(features, finite=self._look(features))
         self._check_started()
         ops = choose_backend(self.backend, features.device)
-        pi = ops.shrink_prior(self.pi) if self.prior_shrinkage else self.pi
-        pi = ops.cap_prior(pi) if self.prior_cap else pi  # one of the two at most
         with torch.autocast(features.device.type, enabled=False):
-            return reference.first_argmax(ops.posterior(features, self.mu, pi.log(), self.tau))
+            return reference.first_argmax(ops.posterior(features, self.mu, self.prior.log(), self.tau))
 
     @torch.no_grad()
     def update(

@@ -1,0 +1,75 @@
+"""`fastget report`: one page of a run's figures, or of several runs together."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+HELP = "one HTML page of a run, or of several: curves, classes, features, images, time"
+EPILOG = """\
+examples:
+  fastget report RUN                                # RUN/report.html
+  fastget report runs/get runs/source-only --out both.html      # curves together, each looked at closely
+  fastget report runs/compare-digits --figures FIGURES          # a study's runs; every figure as PNG and PDF too
+
+A RUN is a run's folder, one of several seeds, or one that holds runs at any depth (a study's). Runs that differ in
+nothing but the seed are one line with its std. The page needs no network and no other file. Without target labels it
+shows what can be said without them."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `fastget report`."""
+    parser.description, parser.epilog = "A run's report: one self-contained HTML page.", EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE.html", help="the page; default: report.html in RUN, or here for several"
+    )
+    parser.add_argument("--figures", type=Path, metavar="DIR", help="also draw every figure there, as PNG and as PDF")
+    parser.add_argument(
+        "--projection",
+        choices=["umap", "tsne", "pca"],
+        help="of the features; default: umap where umap-learn is installed, else tsne",
+    )
+    parser.add_argument("--root", type=Path, help="folder that the images lie in; default: where the run found them")
+    parser.add_argument(
+        "--closer", type=int, metavar="N", help="how many groups of runs to look at closely (default: 6)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0. ValueError is for wrong usage, and for what is no run."""
+    if args.closer is not None and args.closer < 0:
+        raise ValueError(f"--closer must be at least 0, got {args.closer}")
+    if args.out is not None and args.out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"expected a file whose name ends in .html, got {args.out.name}: change --out")
+    if args.figures is not None and args.figures.exists() and not args.figures.is_dir():
+        raise ValueError(f"--figures {args.figures} is a file: name a folder")
+    from fastget.studies.report.embedding import choose_projection
+    from fastget.studies.report.page import DETAILED, make_report, write_page
+    from fastget.studies.report.read import find_runs, group
+
+    choose_projection(args.projection)  # before anything is read
+    console = Console(stderr=True)
+    groups = group(find_runs(args.runs))
+    with console.status("drawing") as status:
+        report = make_report(
+            groups,
+            projection=args.projection,
+            root=args.root,
+            detailed=DETAILED if args.closer is None else args.closer,
+            working_on=lambda name: status.update(f"drawing {name}"),
+        )
+        out = args.out or (args.runs[0] if len(args.runs) == 1 else Path()) / "report.html"
+        write_page(report, out)
+        drawn = 0
+        if args.figures is not None:
+            from fastget.studies.report.plots import draw_all
+
+            drawn = draw_all(report, args.figures)
+    console.print(f"{out}: {sum(len(g.runs) for g in groups)} runs", highlight=False, markup=False, soft_wrap=True)
+    if drawn:
+        console.print(f"{args.figures}: {drawn} figures", highlight=False, markup=False, soft_wrap=True)
+    return 0
