@@ -205,9 +205,9 @@ class GeT(nn.Module):
     def prior(self) -> Tensor:
         """(C,) what stands for pi in every posterior: Eq. (2'), (2*), or pi itself."""
         ops = choose_backend(self.backend, self.pi.device)
-        if self.prior_shrinkage:
-            return ops.shrink_prior(self.pi)
-        return ops.cap_prior(self.pi) if self.prior_cap else self.pi
+        pi: Tensor = ops.shrink_prior(self.pi) if self.prior_shrinkage else self.pi
+        pi = ops.cap_prior(pi) if self.prior_cap else pi  # one of the two at most
+        return pi
 
     @torch.no_grad()
     def labels(self, features: Tensor) -> Tensor:
