@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding lacks is shown escaped
             stream.reconfigure(errors="backslashreplace")
     try:
-        args = build_parser(next(iter(words), "")).parse_args(words)
         with raising(), guarded():
+            args = build_parser(next(iter(words), "")).parse_args(words)
             code: int = args.run(args)
     except ValueError as error:
         return _complain(str(error), 2)

@@ -22,7 +22,6 @@ shows what can be said without them."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `fastget report`."""
     parser.description, parser.epilog = "A run's report: one self-contained HTML page.", EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs")
     parser.add_argument(
         "--out", type=Path, metavar="FILE.html", help="the page; default: report.html in RUN, or here for several"

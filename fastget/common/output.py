@@ -46,8 +46,10 @@ def guarded() -> Iterator[None]:
     guard = _Guarded(stream)
     sys.stdout = cast(TextIO, guard)
     try:
-        yield
-        guard.flush()
+        try:
+            yield
+        finally:
+            guard.flush()  # also where argparse has shown its help, and leaves
     except OutputFailed:
         _throw_away(stream)
         raise

@@ -34,6 +34,7 @@ def make_config(
     A file may hold sections of other methods than the chosen one, as old runs do; they are checked, and not used.
     """
     stored, settings = _read_file(Path(file)) if file else {}, dict(settings or {})
+    stored = {**_as_it_was(stored), **stored}
     if recipe is not None:
         settings["method.recipe"] = recipe
     module = settings.get("method.module", stored.get("method.module"))
@@ -48,7 +49,7 @@ def make_config(
     network = settings.get("network.name")
     if network not in (None, stored.get("network.name", network)):
         stored = {key: value for key, value in stored.items() if key not in OF_THE_BACKBONE}
-    checked = {**_as_it_was(stored), **_parse_all(stored, f"{file}: "), **_parse_all(settings)}
+    checked = {**_parse_all(stored, f"{file}: "), **_parse_all(settings)}
     base = checked.get("method.base", MethodConfig.base)
     for key in settings:
         section = key.split(".")[0]

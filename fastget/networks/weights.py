@@ -51,7 +51,10 @@ def refuse_unsound(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def _read(file: Path) -> Any:
     if not file.is_file():
-        raise ValueError(f"network.weights: no file {file}; give imagenet, none, or a file of weights")
+        raise ValueError(
+            f"network.weights: no file {file}; give imagenet, none, a file of weights (.safetensors, .pt, .pth), or "
+            "the name of torchvision's for this backbone (IMAGENET1K_V1 ...)"
+        )
     try:
         with file.open("rb") as stream:
             start = stream.read(START)

@@ -49,7 +49,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_one_limit_for_every_reader(file: str) -> None:
-    for read in (lambda n: read_image(file, 8, n), lambda n: read_sound(file, n)):
+    for read in (lambda n: read_image(file, 8, max_pixels=n), lambda n: read_sound(file, n)):
         assert read(LIMIT + 1)
         with pytest.raises(BadImage, match=r"300 x 220 pixels, over data\.max_pixels=65999") as error:
             read(LIMIT)

@@ -19,11 +19,11 @@ def seen(rows: int, classes: int, width: int) -> Seen:
         return Seen(features, classifier(features), torch.arange(rows), classifier, 0.5)
 
 
-@pytest.mark.parametrize("shrinkage", [False, True])
-def test_get(shrinkage: bool) -> None:
+@pytest.mark.parametrize("config", [Get(), Get(prior_cap=False), Get(prior_cap=False, prior_shrinkage=True)])
+def test_get(config: Get) -> None:
     shown = seen(40, 5, 8)
-    method = GetMethod(Get(prior_shrinkage=shrinkage), Task(5, 8, 40))
-    method.get.initialise(shown.features, shown.logits.argmax(1), shown.classifier.weight)
+    method = GetMethod(config, Task(5, 8, 40))
+    method.get.initialise(shown.features, shown.logits.argmax(1), shown.classifier.weight, torch.eye(5, 8))
     method.get.pi.copy_(torch.tensor([0.5, 0.2, 0.15, 0.1, 0.05]))
     state = {name: value.clone() for name, value in method.state_dict().items()}
     given = method.pseudo_labels(shown)

@@ -164,7 +164,7 @@ def test_a_file_that_does_not_fit_is_told_in_a_sentence(trained: nn.Module, kind
         "lacking": r"does not fit this network: \d+ entries are missing \(blocks\.1\.",
         "shapes": r"1 entries have another shape \(blocks\.0\.mlp\.fc1\.weight\)",
         "other": r"entries are missing .*Is network\.name the same\?",
-        "text": "is not a file of weights alone",
+        "text": "is a text file, not a file of weights",
         "nowhere": r"no file .*w\.safetensors; give imagenet, none, a file",
         "pickle": "is not a file of weights alone",
     }[kind]

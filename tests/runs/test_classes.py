@@ -32,9 +32,9 @@ def said(found: Classes, rows: int = 10, width: int = 120) -> str:
 
 def test_the_file(tmp_path: Path) -> None:
     write_classes(tmp_path / "classes.csv", found_of(ODD))
-    with (tmp_path / "classes.csv").open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
+    with (tmp_path / "classes.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert [row["class"] for row in rows] == ["'=1+1", *ODD[1:]]
+    assert [row["class"] for row in rows] == ["'=1+1", *(name.replace("\udc80", "\\udc80") for name in ODD[1:])]
     assert list(rows[0]) == ["class", "share", "low", "high", "predicted", "probably_absent", "true_share"]
     assert [row["predicted"] for row in rows] == list("0123456")
     assert [row["probably_absent"] for row in rows] == ["true"] + ["false"] * 6

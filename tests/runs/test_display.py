@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from fastget.config import make_config
+from fastget.networks.preprocessing import filled
 from fastget.runs.sinks import display as display_module
 from fastget.runs.sinks.display import Display
 from fastget.training.build import eval_batch_size
@@ -51,9 +52,8 @@ def test_the_time_that_is_left_counts_evaluations(monkeypatch: pytest.MonkeyPatc
 def test_the_batch_of_an_evaluation_follows_that_of_training() -> None:
     def size(batch: int, crop: int, **more: int) -> int:
         fields = {f"train.{name}": value for name, value in more.items()}
-        return eval_batch_size(
-            make_config({"train.batch_size": batch, "data.resize": 256, "data.crop": crop, **fields})
-        )
+        given = {"train.batch_size": batch, "data.resize": 256, "data.crop": crop, **fields}
+        return eval_batch_size(filled(make_config(given)))
 
     assert (size(36, 224), size(12, 224), size(1, 224)) == (256, 96, 8)
     assert size(12, 28) == 256  # small images take no memory
