@@ -12,9 +12,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `fastget demo`."""
     parser.description = (
         "Train the baseline and the default method on the embedded digits, from rendered to handwritten ones, once for "
-        "each seed; then a table of both and a picture of the accuracy over time. About three minutes on two cores, and "
-        "no download. "
-        "Exit code 1 if it did not gain."
+        "each seed; then a table of both and a picture of the accuracy over time. About three minutes on two cores, "
+        "and no download. Exit code 1 if it did not gain."
     )
     parser.add_argument("--out", type=Path, help="folder of the runs and the picture; default: a new one under runs/")
     parser.add_argument("--seeds", default="0,1,2", help="seeds (0,1,2)")

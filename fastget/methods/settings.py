@@ -72,6 +72,7 @@ class Get(Settings):
             "prior_cap": False,
         },
         "0.1": {  # what the default was in fastget 0.1
+            "gamma_mu": 0.01,
             "prior_estimate": "likelihood",
             "prior_start": "estimate",
             "prior_cap": False,
@@ -79,7 +80,7 @@ class Get(Settings):
     }
 
     tau: float = opt(0.15, "temperature of the posteriors, Eq. (2)", gt=0)
-    gamma_mu: float = opt(0.01, "prototype step, Eq. (4)", ge=0, le=1)
+    gamma_mu: float = opt(0.1, "prototype step, Eq. (4)", ge=0, le=1)
     gamma_pi: float = opt(0.01, "prior step, Eq. (3)", ge=0, le=1)
     gamma_Q: float = opt(0.5, "weight of the hard label y_M, Eq. (10)", ge=0, le=1)
     prior_estimate: Literal["likelihood", "posterior", "nearest"] = opt(
