@@ -5,8 +5,7 @@ BIN := .venv/bin
 # Less than this machine's CPU can do: what computes must not depend on it. torch.compile's own tests stay out, since
 # inductor crashes where ATen is told of less than it sees itself.
 CPUS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
-QUICK := tests/test_reference.py $(addprefix tests/methods/test_,formulas.py memories.py get.py atdoc_nc.py atdoc_na.py) \
-  tests/evaluation tests/common/test_ranks.py::test_two_ranks_follow_one
+QUICK := tests/test_reference.py $(addprefix tests/methods/test_,formulas.py get.py) tests/evaluation
 as-on-other-cpus = for cpu in $(CPUS); do echo "with $$cpu:"; \
   env $$cpu $(BIN)/python -m pytest -n auto -m "numeric and not slow and not gpu" -k "not inductor" $(1) || exit 1; done
 
