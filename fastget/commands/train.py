@@ -25,6 +25,7 @@ SHORTHANDS = {  # option -> (field, help)
     "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
     "--method": ("method.name", f"one of {', '.join(methods.names())}"),
     "--base": ("method.base", f"the base model: one of {', '.join(bases.names())}"),
+    "--preset": ("train.preset", "quick: a first answer in minutes on a laptop, and what the full run would cost"),
     "--seeds": ("train.seeds", "one run for each, e.g. 0,1,2"),
     "--select": (
         "train.select",
@@ -37,7 +38,7 @@ SHORTHANDS = {  # option -> (field, help)
 GROUPS = {  # of the options, in the order of the help
     "data": ("--data", "--root", "--source", "--target", "--setting", "--bad-images"),
     "method": ("--method", "--base", "--recipe"),
-    "run": ("--seeds", "--select", "--out"),
+    "run": ("--preset", "--seeds", "--select", "--out"),
 }
 COLUMN = 32  # where the meaning of a field begins
 
