@@ -34,7 +34,7 @@ def make_config(
 
     A file may hold sections of other methods than the chosen one, as old runs do; they are checked, and not used.
     """
-    return _layered(_read_file(Path(file)) if file else {}, dict(settings or {}), f"{file}: ", recipe)
+    return _layered(_read_file(Path(file)) if file is not None else {}, dict(settings or {}), f"{file}: ", recipe)
 
 
 def without_preset(config: Config) -> Config:

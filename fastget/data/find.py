@@ -165,7 +165,8 @@ def _root(name: str, root: str | None) -> Path:
     if name == "digits":
         return digits_root(root)
     if root is None:
-        raise ValueError(f"data.root is missing: give the folder that {name} lies in by --root")
+        what = "the folder that holds the domains' folders" if name == "folder" else f"the folder that {name} lies in"
+        raise ValueError(f"data.root is missing: give {what} by --root")
     return Path(root)
 
 

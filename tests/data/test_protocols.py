@@ -182,5 +182,5 @@ def test_a_limit_takes_of_every_class_and_of_a_target_by_chance() -> None:
     assert protocols.apply(source, blind, limit=12).target.paths == split.target.paths  # its labels choose nothing
     assert paths(protocols.apply(source, target, limit=12, seed=1).target) != paths(split.target)
     assert protocols.apply(source, target, limit=62).source is source
-    with pytest.raises(ValueError, match="data.limit=2 leaves source no image of some of its 3 classes"):
+    with pytest.raises(ValueError, match=r"data\.limit=2 leaves source no image of some of its 3 classes"):
         protocols.apply(source, target, limit=2)

@@ -73,7 +73,8 @@ def test_a_frozen_backbone_is_not_differentiated_and_does_not_move(root: Path) -
     engine.train_step(next(batches))
     batches.close()
     moved = {name for name, value in engine.network.named_parameters() if not torch.equal(value, before[name])}
-    assert moved and not any(name.startswith("backbone.") for name in moved)
+    assert moved
+    assert not any(name.startswith("backbone.") for name in moved)
     assert all(value.grad is None for value in engine.network.backbone.parameters())
     assert engine.meter.read().passes["source"] == 4  # one pass an image, not three
 
@@ -81,7 +82,7 @@ def test_a_frozen_backbone_is_not_differentiated_and_does_not_move(root: Path) -
 def test_what_a_pass_computes() -> None:
     config = filled(make_config({"data.name": "folder", "network.name": "resnet18", "network.weights": "none"}))
     state = torch.get_rng_state()
-    full = operations(config, 10)
+    full = operations(config, 10) or 0
     assert torch.equal(torch.get_rng_state(), state)
     assert full == pytest.approx(2 * 1.814e9, rel=0.01)  # torchvision tells 1.814 GFLOPs, of multiply-adds
     small = dataclasses.replace(config, data=dataclasses.replace(config.data, crop=112))
