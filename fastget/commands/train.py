@@ -110,6 +110,9 @@ def run(args: argparse.Namespace) -> int:
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     """The fields that the command line gives, --set last."""
     given = {key: value for key, value in vars(args).items() if "." in key and value is not None}
+    empty = [option for option, (field, _) in SHORTHANDS.items() if given.get(field) == ""]
+    if empty:  # as a field it would mean none, and a run would go elsewhere than was meant
+        raise ValueError(f"{empty[0]} is empty (a variable that is not set?): give it a value, or leave it out")
     return given | parse_pairs(args.set)
 
 

@@ -52,8 +52,6 @@ class Config:
         for name in ("mean", "std"):
             if len(getattr(self.data, name) or (0, 0, 0)) != 3:
                 raise ValueError(f"data.{name} must be three numbers, one a channel, got {getattr(self.data, name)}")
-        if self.train.out is not None and not self.train.out.strip():
-            raise ValueError("train.out is empty (a variable that is not set?): name a folder, or leave --out out")
         if self.optim.nesterov and self.optim.momentum == 0:
             raise ValueError("optim.nesterov needs a momentum above 0: set optim.nesterov=false or optim.momentum=0.9")
         methods.check_recipe(self.method.name, self.method.recipe)

@@ -75,7 +75,7 @@ def _load(file: Path) -> dict[str, Any]:
             warnings.simplefilter("ignore")
             tree = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file makes its readers raise almost anything
-        raise ValueError(f"{file} is damaged, or not a torch file of tensors alone; {FORM}") from error
+        raise ValueError(f"{file} is not a torch file of tensors alone, or damaged; {FORM}") from error
     lacking = [key for key in ("feats", "labels", "classes") if not isinstance(tree, Mapping) or key not in tree]
     if lacking:
         raise ValueError(f"{file} lacks {', '.join(lacking)}: {FORM}")
