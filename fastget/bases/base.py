@@ -97,7 +97,7 @@ class Base(nn.Module):
 
     def see(self, images: Tensor, what: str) -> tuple[Tensor, Tensor]:
         """Images through the network: features and logits. `what` they are is for the account of a step's cost."""
-        self.timer.images(what, len(images), torch.is_grad_enabled())
+        self.timer.images(what, len(images), torch.is_grad_enabled() and self.network.trains_backbone)
         with self.timer.phase(SECOND_LOOK if what == SECOND_LOOK else "forward"):
             features, logits = self.network(images)
         return features, logits

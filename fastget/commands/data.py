@@ -83,7 +83,7 @@ def _command(
     parser.add_argument("--root", default=None, help="folder that the images lie in")
     parser.add_argument("--source", default=None, help="a domain, or a list file with `lists`; default: all domains")
     parser.add_argument("--target", default=None, help="another one")
-    parser.add_argument("--workers", type=int, default=0, help="how many at a time; 0: one per core")
+    parser.add_argument("--workers", type=_whole, default=0, help="how many at a time; 0: one per core")
     parser.add_argument("--json", action="store_true", help="as JSON on standard output")
     return parser
 
@@ -94,8 +94,14 @@ def _add_max_pixels(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
+    return int(text)
+
+
 def _positive(text: str) -> int:
-    value = int(text)
+    value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
     return value

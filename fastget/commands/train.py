@@ -25,6 +25,7 @@ SHORTHANDS = {  # option -> (field, help)
     "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
     "--method": ("method.name", f"one of {', '.join(methods.names())}"),
     "--base": ("method.base", f"the base model: one of {', '.join(bases.names())}"),
+    "--preset": ("train.preset", "quick: a first answer in minutes on a laptop, and what the full run would cost"),
     "--seeds": ("train.seeds", "one run for each, e.g. 0,1,2"),
     "--select": (
         "train.select",
@@ -37,7 +38,7 @@ SHORTHANDS = {  # option -> (field, help)
 GROUPS = {  # of the options, in the order of the help
     "data": ("--data", "--root", "--source", "--target", "--setting", "--bad-images"),
     "method": ("--method", "--base", "--recipe"),
-    "run": ("--seeds", "--select", "--out"),
+    "run": ("--preset", "--seeds", "--select", "--out"),
 }
 COLUMN = 32  # where the meaning of a field begins
 
@@ -109,6 +110,9 @@ def run(args: argparse.Namespace) -> int:
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     """The fields that the command line gives, --set last."""
     given = {key: value for key, value in vars(args).items() if "." in key and value is not None}
+    empty = [option for option, (field, _) in SHORTHANDS.items() if given.get(field) == ""]
+    if empty:  # as a field it would mean none, and a run would go elsewhere than was meant
+        raise ValueError(f"{empty[0]} is empty (a variable that is not set?): give it a value, or leave it out")
     return given | parse_pairs(args.set)
 
 

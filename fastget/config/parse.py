@@ -1,7 +1,8 @@
 """From settings to a configuration.
 
-Values are layered, later ones winning: the defaults of the fields, the preset of the data set (`PRESETS`), the recipe
-(one of the method's presets), the file given by --config, and section.field=value settings from the command line.
+Values are layered, later ones winning: the defaults of the fields, the preset of the data set (`PRESETS`), that of
+train.preset, the recipe (one of the method's presets), the file given by --config, and section.field=value settings
+from the command line.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from fastget import bases, methods
 from fastget.common.fields import Mismatch, check_range, convert, type_name, types_of
 from fastget.common.text import nearest
 from fastget.config.config import FIXED, Config, fields_of
-from fastget.config.presets import PRESETS
-from fastget.config.sections import DataConfig, MethodConfig
+from fastget.config.presets import PRESETS, of_preset
+from fastget.config.sections import DataConfig, MethodConfig, TrainConfig
 from fastget.config.yaml_file import read_yaml
 
 # a run's own file holds those of its backbone, which are wrong for another
@@ -33,7 +34,18 @@ def make_config(
 
     A file may hold sections of other methods than the chosen one, as old runs do; they are checked, and not used.
     """
-    stored, settings = _read_file(Path(file)) if file else {}, dict(settings or {})
+    return _layered(_read_file(Path(file)) if file is not None else {}, dict(settings or {}), f"{file}: ", recipe)
+
+
+def without_preset(config: Config) -> Config:
+    """The run that this one is a short form of: with the values that hold where train.preset sets none."""
+    plain = config.to_dict()
+    stored = {f"{section}.{name}": value for section, part in plain.items() for name, value in part.items()}
+    return _layered(stored, {"train.preset": "none"}, "", None)
+
+
+def _layered(stored: dict[str, Any], settings: dict[str, Any], where: str, recipe: str | None) -> Config:
+    """`stored`: the values of a file, which is named `where`."""
     stored = {**_as_it_was(stored), **stored}
     if recipe is not None:
         settings["method.recipe"] = recipe
@@ -46,10 +58,11 @@ def make_config(
     if method != before or asked not in (None, stored.get("method.recipe", asked)):  # a run's own file, of other values
         stale = {"method.recipe", "method.weight", "method.ramp", *_recipes_fields(before, method)}
         stored = {key: value for key, value in stored.items() if key not in stale}
-    network = settings.get("network.name")
-    if network not in (None, stored.get("network.name", network)):
+    was, network = stored.get("network.name"), settings.get("network.name")
+    stored = _without_other_preset(stored, settings.get("train.preset"))
+    if was is not None and (network or stored.get("network.name")) != was:
         stored = {key: value for key, value in stored.items() if key not in OF_THE_BACKBONE}
-    checked = {**_parse_all(stored, f"{file}: "), **_parse_all(settings)}
+    checked = {**_parse_all(stored, where), **_parse_all(settings)}
     base = checked.get("method.base", MethodConfig.base)
     for key in settings:
         section = key.split(".")[0]
@@ -63,7 +76,8 @@ def make_config(
             raise ValueError(f"{key} means nothing to method.base={base}, which has {base}.weight: leave it out")
     data = checked.get("data.name", DataConfig.name)
     preset = _preset(method, checked.get("method.recipe", MethodConfig.recipe))
-    values = {**PRESETS.get(data, {}), **preset, **checked}
+    quick = of_preset(checked.get("train.preset", TrainConfig.preset), data)
+    values = {**PRESETS.get(data, {}), **quick, **preset, **checked}
     sections: dict[str, dict[str, Any]] = {name: {} for name in every_section()}
     for key, value in values.items():
         section, name = key.split(".")
@@ -79,14 +93,25 @@ def _preset(method: str, recipe: str) -> dict[str, Any]:
     return values
 
 
+def _without_other_preset(stored: dict[str, Any], asked: Any) -> dict[str, Any]:
+    """A run's own file, of another train.preset than is asked for, without that one's values."""
+    before = stored.get("train.preset", "none")
+    if asked in (None, before):
+        return stored
+    values = of_preset(str(before), str(stored.get("data.name", DataConfig.name)))
+    stale = {key for key, value in values.items() if stored.get(key) == value}
+    stale |= OF_THE_BACKBONE if "data.crop" in stale else set()  # the others were made to fit it
+    return {key: value for key, value in stored.items() if key not in stale}
+
+
 def _as_it_was(stored: Mapping[str, Any]) -> dict[str, Any]:
     """What an older run's file cannot say: fields that came after it, whose default is not what it did. A section of a
-    run's file is known by its having all the others."""
+    run's file is known by its having most of the others: of what has come since it lacks some, a person's names few."""
     values: dict[str, Any] = {}
     for name, section in every_section().items():
         later = {f"{name}.{info.name}": info for info in fields_of(section).values() if _changes(info)}
         others = {f"{name}.{key}" for key in fields_of(section)} - later.keys()
-        if later and others <= stored.keys():
+        if later and len(others & stored.keys()) >= 2 / 3 * len(others):
             values |= {key: info.metadata["was"] for key, info in later.items() if key not in stored}
     return values
 

@@ -1,4 +1,4 @@
-"""Values that belong to a data set: layered between the defaults and the recipe."""
+"""Values under a name, between the defaults and the recipe: those of a data set, and train.preset's on top of them."""
 
 from __future__ import annotations
 
@@ -38,3 +38,25 @@ PRESETS: dict[str, dict[str, Any]] = {
         "train.threads": 1,  # two linear layers gain nothing from more
     },
 }
+
+QUICK_TRAIN: dict[str, Any] = {
+    "train.batch_size": 16,
+    "train.max_steps": 150,
+    "train.eval_every": 75,  # two, and the look at the target that a method's start may need
+    "train.log_every": 10,  # some seconds apart
+}
+# of the images: few, small, and never differentiated through. Two cores manage some thousands in five minutes
+QUICK_IMAGES: dict[str, Any] = {
+    "data.limit": 1000,
+    "data.crop": 112,
+    "network.name": "resnet18",
+    "optim.backbone_lr_scale": 0.0,
+}
+SMALL_ALREADY = ("digits", "features")  # they have a network of their own, or none
+
+
+def of_preset(name: str, data: str) -> dict[str, Any]:
+    """The values of train.preset for a data set."""
+    if name == "none":
+        return {}
+    return QUICK_TRAIN if data in SMALL_ALREADY else {**QUICK_TRAIN, **QUICK_IMAGES}

@@ -55,6 +55,12 @@ class DataConfig:
     split_seed: int = opt(
         0, "seed of the ssda, imbalanced and random pda draws; train.seeds do not change the split", ge=0
     )
+    limit: int | None = opt(
+        None,
+        "at most so many images of each domain, drawn by data.split_seed: of the source as many of each class as can "
+        "be, of the target by chance; default: all",
+        ge=1,
+    )
     bad_images: Literal["error", "skip"] = opt("error", "what to do about unreadable images: stop, or leave them out")
     bad_threshold: float = opt(
         0.01, "share of a list's images that may turn unreadable in mid-run before the run stops", ge=0, le=1, free=True
@@ -157,7 +163,7 @@ class OptimConfig:
     """SGD as in the paper: lr(i) = lr * (1 + 10 i / I)^-0.75."""
 
     lr: float = opt(0.01, "learning rate of bottleneck, classifier and what the method learns", gt=0)
-    backbone_lr_scale: float = opt(0.1, "the backbone's learning rate is this times lr", ge=0)
+    backbone_lr_scale: float = opt(0.1, "the backbone's learning rate is this times lr; 0: it is frozen", ge=0)
     momentum: float = opt(0.9, "momentum", ge=0, le=1)
     nesterov: bool = opt(True, "Nesterov's momentum")
     weight_decay: float = opt(1e-3, "weight decay", ge=0)
@@ -175,6 +181,11 @@ class OptimConfig:
 class TrainConfig:
     """Length, logging, places."""
 
+    preset: Literal["none", "quick"] = opt(
+        "none",
+        "quick: a first answer in minutes on a laptop (docs/quick.md); settings of your own win over its values",
+        free=True,
+    )
     seeds: tuple[int, ...] = opt((0,), "one run for each, e.g. 0,1,2", ge=0)
     out: str | None = opt(None, "the run's folder; default: a new one under runs/, named after the task", free=True)
     resume: Literal["no", "auto"] = opt(

@@ -23,7 +23,7 @@ from fastget.data.features import Origin, Store
 from fastget.data.folders import domains_from_folders, folders_in
 from fastget.data.layout import present, published_shots, read_domain, validation_file
 from fastget.data.lists import ImageList, domains_from_lists, read_list
-from fastget.data.notes import count_notes, lacking_notes, same_notes, ssda_notes
+from fastget.data.notes import count_notes, lacking_notes, limit_notes, same_notes, ssda_notes
 from fastget.data.packed.read import Packed, find_packed
 from fastget.data.places import as_found
 from fastget.data.walk import Unused, unreadable, unused_notes
@@ -90,11 +90,12 @@ def load_domains(
         validation=validation,
         imbalanced=data.imbalanced,
         keep=data.imbalanced_keep,
+        limit=data.limit,
         seed=data.split_seed,
     )
     domains = Domains(split.source, split.target, split.labelled_target, split.validation, protocol=split.protocol)
     same = source.in_both(target) if store is None else np.full(len(source), data.source == data.target)
-    notes = [*moved, *same_notes(source, same), *ssda_notes(split)]
+    notes = [*moved, *same_notes(source, same), *ssda_notes(split), *limit_notes(split)]
     notes += lacking_notes(target) if data.setting == "uda" else []
     if store is not None:
         return _with_features(domains, store, notes)
@@ -164,7 +165,8 @@ def _root(name: str, root: str | None) -> Path:
     if name == "digits":
         return digits_root(root)
     if root is None:
-        raise ValueError(f"data.root is missing: give the folder that {name} lies in by --root")
+        what = "the folder that holds the domains' folders" if name == "folder" else f"the folder that {name} lies in"
+        raise ValueError(f"data.root is missing: give {what} by --root")
     return Path(root)
 
 

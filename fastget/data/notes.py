@@ -63,6 +63,17 @@ def ssda_notes(split: Split) -> list[str]:
     return notes
 
 
+def limit_notes(split: Split) -> list[str]:
+    """Which lists data.limit has cut."""
+    whole = split.protocol.get("whole", {})
+    cut = [(images, whole.get(role)) for role, images in (("source", split.source), ("target", split.target))]
+    return [
+        f"{images.name}: {len(images):,} of its {count:,} images are used (data.limit)"
+        for images, count in cut
+        if count not in (None, len(images))
+    ]
+
+
 def batch_notes(lists: Sequence[ImageList], batch_size: int) -> list[str]:
     """Where a batch is larger than the list that it is drawn from."""
     return [

@@ -2,7 +2,7 @@
 
 `uda` takes the target as it is; `pda` keeps the first k classes in sorted order, or k drawn by seed; `ssda` splits the
 target into a few labelled shots a class and the unlabelled rest; `imbalance` thins the first half of the classes, on
-top of any.
+top of any; `limited` takes a few of what is left, for a first look.
 
 A draw depends on the seed and on each path alone, never on the order of the list: the images of a class are ranked by
 a hash of (seed, purpose, path) and the first ones are taken. So a list that is sorted another way, or that lacks some
@@ -51,6 +51,7 @@ def apply(
     validation: ImageList | None = None,  # SSDA: the validation list, where given
     imbalanced: bool = False,
     keep: float = 0.3,
+    limit: int | None = None,  # images of each domain, at most
     seed: int = 0,
 ) -> Split:
     """The lists that a setting makes of a data set's two domains, with a protocol that rebuilds them."""
@@ -75,6 +76,10 @@ def apply(
     if imbalanced:
         target = imbalance(target, keep, seed)
         protocol |= {"imbalanced_keep": keep, "split_seed": seed}
+    if limit is not None:
+        protocol |= {"limit": limit, "whole": {"source": len(source), "target": len(target)}, "split_seed": seed}
+        source, target = limited(source, limit, seed, by_class=True), limited(target, limit, seed)
+        validation = None if validation is None else limited(validation, limit, seed)
     lists = {"source": source, "target": target, "labelled_target": labelled, "validation": validation}
     protocol["lists"] = {role: describe(images) for role, images in lists.items() if images is not None}
     return Split(source, target, labelled, validation, protocol)
@@ -125,6 +130,20 @@ def imbalance(target: ImageList, keep: float, seed: int) -> ImageList:
     thin = there[: len(there) // 2]
     quota[thin] = np.maximum(1, np.floor(counts[thin] * keep + 0.5).astype(np.int64))
     return target.keep(_rank_in_class(target, f"{seed}:imbalanced") < quota[target.labels])
+
+
+def limited(images: ImageList, limit: int, seed: int, *, by_class: bool = False) -> ImageList:
+    """At most `limit` of the images, in their order: by chance, or as many of each class as can be. A target's labels
+    must not tell which of its images are seen."""
+    if limit >= len(images):
+        return images
+    keys = path_keys(images.paths, f"{seed}:limit:")
+    if not by_class:
+        return images.take(np.sort(np.argsort(keys, kind="stable")[:limit]))
+    classes = int((images.counts() > 0).sum())
+    if limit < classes:
+        raise ValueError(f"data.limit={limit} leaves {images.name} no image of some of its {classes} classes: raise it")
+    return images.take(np.sort(np.lexsort((keys, _rank_in_class(images, f"{seed}:limit")))[:limit]))
 
 
 def describe(images: ImageList) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from fastget.data.features import INDEX, FeatureType, Origin, Rows, Store, shard_name, write_shard
 from fastget.data.lists import UNLABELLED
 from fastget.features.make import SHARD
+from fastget.networks.weights import START, other_content
 
 FORM = 'expected {"feats": {domain: (n, D)}, "labels": {domain: (n,)}, "classes": [names]}'
 
@@ -66,13 +67,15 @@ def _load(file: Path) -> dict[str, Any]:
     """The file's content, of the form that is expected."""
     if not file.is_file():
         raise ValueError(f"no file {file}: give a torch file of features; {FORM}")
+    with file.open("rb") as stream:
+        if what := other_content(stream.read(START)):
+            raise ValueError(f"{file} is {what}, not a torch file of features: {FORM}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file makes its readers raise almost anything
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"{file} is not a torch file of tensors alone: {first}; {FORM}") from error
+        raise ValueError(f"{file} is not a torch file of tensors alone, or damaged; {FORM}") from error
     lacking = [key for key in ("feats", "labels", "classes") if not isinstance(tree, Mapping) or key not in tree]
     if lacking:
         raise ValueError(f"{file} lacks {', '.join(lacking)}: {FORM}")

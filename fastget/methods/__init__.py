@@ -12,6 +12,7 @@ import dataclasses
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -143,12 +144,29 @@ def import_module(where: str) -> str:
     if name not in sys.modules:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
+        before = dict(_ENTRIES)
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+            if all(entry is before.get(known) for known, entry in _ENTRIES.items()):
+                raise ValueError(
+                    f"method.module: {file} registers no method: end it with methods.register(NAME, CLASS)"
+                )
+        except BaseException as error:
             del sys.modules[name]
-            raise
+            if isinstance(error, ValueError) or not isinstance(error, Exception):
+                raise
+            raise ValueError(
+                f"method.module: {file}{_line_of(error, file)}: {type(error).__name__}: {error}"
+            ) from error
     return str(file)
+
+
+def _line_of(error: Exception, file: Path) -> str:
+    """Where in a user's file an error arose, for one who mends it."""
+    if isinstance(error, SyntaxError):
+        return f", line {error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    return f", line {lines[-1]}" if lines else ""
 
 
 def _entry(name: str) -> Entry:

@@ -56,6 +56,12 @@ class Network(nn.Module):
         if cosine is None:
             nn.init.zeros_(self.classifier.bias)
 
+    @property
+    def trains_backbone(self) -> bool:
+        """Whether a backward pass goes through all of it."""
+        weight = next(self.backbone.parameters(), None)
+        return weight is None or weight.requires_grad
+
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) -> features (B, D), logits (B, C)."""
         features = self.bottleneck(self.backbone(images))

@@ -60,12 +60,12 @@ def _read(file: Path) -> Any:
             start = stream.read(START)
     except OSError as error:
         raise ValueError(f"network.weights: cannot read {file}: {error.strerror}") from error
-    if what := _no_weights(start):
+    if what := other_content(start):
         raise ValueError(f"network.weights: {file} is {what}, not a file of weights: {AGAIN}")
     return _read_safetensors(file) if _is_safetensors(file, start) else _read_torch(file, zipped=start[:2] == b"PK")
 
 
-def _no_weights(start: bytes) -> str:
+def other_content(start: bytes) -> str:
     """What else a file is, by its first bytes; empty if it may be one of weights."""
     if not start:
         return "empty"

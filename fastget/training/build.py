@@ -42,6 +42,8 @@ def build_model(config: Config, domains: Domains, device: torch.device, ranks: R
     model = base_of(config.method.base)(
         network, method, config.optim.label_smoothing, timer, config.base, config.optim.labelled_target == "pooled"
     )
+    if not config.optim.backbone_lr_scale:  # it would not move: no gradient is computed for it
+        network.backbone.requires_grad_(False)
     if config.train.sync_batchnorm and ranks.world > 1:
         if device.type != "cuda":
             raise ValueError("train.sync_batchnorm needs CUDA devices: torch cannot synchronise batch-norm on CPUs")

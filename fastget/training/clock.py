@@ -13,6 +13,7 @@ class Clock:
     def __init__(self) -> None:
         self.images = 0
         self.steps = 0
+        self.passes = 0.0  # image passes of these steps, as far as they have been read from the meter
         self._read = (0, 0.0)  # steps and seconds when it was read last
         self._start = time.perf_counter()
         self._out = 0.0
@@ -26,6 +27,13 @@ class Clock:
         count, seconds = self._evaluations
         each = seconds / count if count else elapsed / max(1, self.images) / 3 * images
         return steps * elapsed / max(1, self.steps) + evaluations * each
+
+    def speed(self, images: int) -> tuple[float, float]:
+        """Seconds that an image pass of training takes, and an image of the evaluations, which are of so many; the
+        first again where none is measured."""
+        a_pass = (time.perf_counter() - self._start - self._out) / max(1.0, self.passes)
+        count, seconds = self._evaluations
+        return a_pass, seconds / (count * images) if count and images else a_pass
 
     def read(self) -> dict[str, float]:
         elapsed = time.perf_counter() - self._start - self._out

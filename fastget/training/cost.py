@@ -1,8 +1,8 @@
 """What a step costs, and what the method adds to it: image passes, time, memory.
 
 An image pass is one image once through the network. An image that is learned from counts as three, since a backward
-pass costs about two forward ones; an image that is only looked at counts as one. Passes over the whole target, at a
-method's start or an epoch's, are evaluations and not in it.
+pass costs about two forward ones; an image that is only looked at, or goes through a frozen backbone, counts as one.
+Passes over the whole target, at a method's start or an epoch's, are evaluations and not in it.
 
 The method's time is that of its term, its labels, its memory, a second look and a step of its own. Its part of the
 backward pass is not in it, and that of the target images in the forward pass.

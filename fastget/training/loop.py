@@ -20,7 +20,7 @@ from fastget.runs.folder import BEFORE, RunFolder
 from fastget.runs.sinks.display import Display
 from fastget.runs.sinks.tensorboard import Board
 from fastget.training.clock import Clock
-from fastget.training.cost import bytes_of
+from fastget.training.cost import Cost, bytes_of
 from fastget.training.engine import Batches, Engine
 from fastget.training.profiling import Profile
 
@@ -43,6 +43,7 @@ class Loop:
     ) -> None:
         self.engine, self.run, self.display, self.board, self.profile = engine, run, display, board, profile
         self.clock = Clock()
+        self.cost = Cost({}, 0.0)  # of a step since the last log line
         self.saved_step = None if state is None else engine.step  # of the newest checkpoint on disk
         self.unsaved = ""  # why there is no later one, where it could not be written
         self.best: dict[str, float] = (state or {}).get("best", {})  # of the criterion of train.select, so far
@@ -94,7 +95,7 @@ class Loop:
             self.profile.step()
         if self._due(engine.config.train.log_every):
             self._log()
-        self.display.stepped(engine.step, self.clock.left(*self._to_come(), self._evaluated_images()))
+        self.display.stepped(engine.step, self.clock.left(*self._to_come(), self.evaluated_images()))
         result = self._evaluate() if self._due(engine.plan.eval_every) else None
         if self._due(engine.plan.checkpoint_every):
             self._save()
@@ -109,7 +110,7 @@ class Loop:
         last = plan.max_steps % plan.eval_every != 0
         return plan.max_steps - step, plan.max_steps // plan.eval_every - (step - 1) // plan.eval_every + last
 
-    def _evaluated_images(self) -> int:
+    def evaluated_images(self) -> int:
         domains = self.engine.domains
         return len(domains.target) + (0 if domains.validation is None else len(domains.validation))
 
@@ -140,7 +141,7 @@ class Loop:
         """Between two batches of a pass over images: show how far it is, heed signals. Every rank comes here."""
         engine = self.engine
         self._looked += count * engine.ranks.world  # the others are about as far
-        total = self._evaluated_images() if self._evaluating else len(engine.target)
+        total = self.evaluated_images() if self._evaluating else len(engine.target)
         what = "evaluation" if self._evaluating else "the method's start"
         self.display.looking(what, min(self._looked, total), total)
         if (self.asked or engine.ranks.world > 1) and engine.ranks.any(bool(self.asked), engine.device):
@@ -198,7 +199,8 @@ class Loop:
         self._refuse_nonfinite(means["loss"], steps)
         lr = engine.optimizer.param_groups[-1]["lr"]
         times = {**self.clock.read(), "memory_mib": memory(engine.device)}
-        cost = engine.meter.read(engine.ranks.world)
+        cost = self.cost = engine.meter.read(engine.ranks.world)
+        self.clock.passes += steps * sum(cost.passes.values())
         times |= {"method_ms": round(cost.method_ms, 3), "method_mib": round(bytes_of(engine.method) / 2**20, 2)}
         epoch, rate = round(engine.step / engine.plan.epoch_steps, 4), times["images_per_second"]
         speed = {"epoch": epoch, "lr": lr, **times}

@@ -170,3 +170,17 @@ def test_a_target_without_labels_cannot_be_split(setting: protocols.Setting) -> 
         protocols.apply(target, blind, setting=setting, classes=1, shots=1)
     with pytest.raises(ValueError, match="has no labels"):
         protocols.apply(target, blind, imbalanced=True)
+
+
+def test_a_limit_takes_of_every_class_and_of_a_target_by_chance() -> None:
+    source, target = domain([50, 3, 9], "source"), domain([500, 500])
+    split = protocols.apply(source, target, limit=12)
+    assert split.source.counts().tolist() in ([5, 3, 4], [4, 3, 5])
+    assert len(split.target) == 12
+    assert split.protocol["whole"] == {"source": 62, "target": 1000}
+    blind = ImageList(target.name, target.root, target.paths, np.full(1000, UNLABELLED), target.classes)
+    assert protocols.apply(source, blind, limit=12).target.paths == split.target.paths  # its labels choose nothing
+    assert paths(protocols.apply(source, target, limit=12, seed=1).target) != paths(split.target)
+    assert protocols.apply(source, target, limit=62).source is source
+    with pytest.raises(ValueError, match=r"data\.limit=2 leaves source no image of some of its 3 classes"):
+        protocols.apply(source, target, limit=2)

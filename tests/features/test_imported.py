@@ -90,7 +90,7 @@ def test_a_file_that_could_run_code_is_not_loaded() -> None:
         imported("evil.pt")
     assert not Path("ran").exists()
     Path("text.pt").write_text("no torch file")
-    with pytest.raises(ValueError, match=r"text\.pt is not a torch file"):
+    with pytest.raises(ValueError, match=r"text\.pt is a text file, not a torch file"):
         imported("text.pt")
     with pytest.raises(ValueError, match=r"no file gone\.pt"):
         imported("gone.pt")

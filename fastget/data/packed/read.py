@@ -228,6 +228,8 @@ def find_packed(
     formats: tuple[Format, ...] = ("raw", "jpeg")
     # a small list gains little from one
     note = f"{images.name}: no packed cache (`fastget data pack` makes one)" if len(images) >= WORTH_PACKING else ""
+    if where != "auto":  # it was asked for
+        note = f"{images.name}: no packed cache of it in data.cache={where} (`fastget data pack --cache` makes one)"
     if others := _others(images, where, (resize, interpolation)):
         note = (
             f"{images.name}: no packed cache of {resize} pixels, {interpolation}, as this backbone wants them; there "

@@ -1,0 +1,32 @@
+"""Fifty and more mistakes of users (tests/mistakes.py): each is answered by a sentence and its exit code."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.mistakes import MISTAKES, Mistake, answer, last_words, prepare, wrong
+
+CHEAP = [mistake for mistake in MISTAKES if mistake.cheap]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mistakes")
+    prepare(folder)
+    return folder
+
+
+@pytest.mark.parametrize("mistake", CHEAP, ids=lambda mistake: mistake.what)
+def test_it_is_answered(mistake: Mistake, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    code, said = answer(mistake)
+    assert wrong(mistake, code, said) is None, said
+    assert last_words(said)
+
+
+def test_a_bad_answer_is_told() -> None:
+    mistake = Mistake("some", "train", "--root")
+    assert wrong(mistake, 2, "fastget: give\n--root") is None
+    assert wrong(mistake, 0, "fastget: give --root") == "exit code 0, not 2"
+    assert wrong(mistake, 2, "") == "nothing of '--root'"
+    assert wrong(mistake, 2, "Traceback (most recent call last): --root") == "a traceback"
