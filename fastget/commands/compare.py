@@ -66,7 +66,7 @@ def add_shared(parser: argparse.ArgumentParser, shorthands: Iterable[str], seeds
     parser.add_argument("--out", type=Path, help="folder of the study; default: one under runs/ named after the data")
     parser.add_argument(
         "--jobs",
-        type=_count,
+        type=positive,
         help="runs at a time; default: one a GPU, or without GPUs one a core, with one thread each",
     )
     parser.add_argument(
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     return compare(what, args.out or Path("runs") / f"compare-{data.name}", args.jobs)
 
 
-def _count(text: str) -> int:
+def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"a whole number of at least 1, got {text!r}")
     return int(text)

@@ -50,6 +50,12 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 class Fitting(argparse.HelpFormatter):
     """Paragraphs are filled; indented lines stay lines of their own, and are cut where they are too long."""
 
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        for command in self._iter_indented_subactions(action):  # whose indent argparse leaves out of the first column
+            length = len(self._format_action_invocation(command)) + self._current_indent
+            self._action_max_length = max(self._action_max_length, length)
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         room = width - len(indent)
         return "\n".join(f"{indent}{line}".rstrip() for line in fitted(text, room))

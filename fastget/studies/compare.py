@@ -95,18 +95,12 @@ def compare(what: Comparison, out: Path, count: int | None = None, console: Cons
 
 def plan(what: Comparison, out: Path) -> list[Job]:
     """Every job, in the order of the tables; those that do not go together with the reason."""
-    for key in what.given:
-        section = key.split(".")[0]
-        if section in methods.names() and section not in what.methods:
-            raise ValueError(f"{key} is a setting of {section}, which is not compared: leave it out, or add the method")
-        if section in bases.names() and section not in what.bases:
-            raise ValueError(
-                f"{key} is a setting of the base model {section}, which is not compared: add it by --bases"
-            )
+    refuse_foreign(what.given, what.methods, what.bases)
     jobs = []
     for setting in what.settings:
         for method, base in what.rows():
-            own = {"method.name": method, "method.base": base, **_of(what.given, method, base), **SETTINGS[setting]}
+            mine = own_settings(what.given, method, base)
+            own = {"method.name": method, "method.base": base, **mine, **SETTINGS[setting]}
             config, refused = try_config(own, what.file)
             for task in what.tasks:
                 for seed in what.seeds:
@@ -122,7 +116,19 @@ def plan(what: Comparison, out: Path) -> list[Job]:
     return jobs
 
 
-def _of(given: Mapping[str, str], method: str, base: str) -> dict[str, str]:
+def refuse_foreign(given: Mapping[str, str], run: Sequence[str], on: Sequence[str]) -> None:
+    """An error for a setting of a method, or of a base model, that no job has."""
+    for key in given:
+        section = key.split(".")[0]
+        if section in methods.names() and section not in run:
+            raise ValueError(f"{key} is a setting of {section}, which is not compared: leave it out, or add the method")
+        if section in bases.names() and section not in on:
+            raise ValueError(
+                f"{key} is a setting of the base model {section}, which is not compared: add it by --bases"
+            )
+
+
+def own_settings(given: Mapping[str, str], method: str, base: str) -> dict[str, str]:
     """The settings without those of other methods and base models."""
     others = {*methods.names(), *bases.names()} - {method, base}
     return {key: value for key, value in given.items() if key.split(".")[0] not in others}

@@ -39,6 +39,7 @@ class Job:
     point: Mapping[str, str] = field(default_factory=dict)  # a sweep's fields, and their values here
     config: Config | None  # of these settings (task and seed may be another job's); None: they are refused
     refused: str = ""  # why
+    row: str = ""  # the name of its row, where there is more to it than method and base model
 
     def value(self, key: str) -> str:
         """A field's value: as given, else as the configuration has it."""
@@ -123,6 +124,13 @@ def command(job: Job, slot: Slot, file: str | None) -> list[str]:
     settings |= {"train.seeds": str(job.seed), "train.out": str(job.folder), "train.resume": "auto"}
     pairs = [f"{key}={value}" for key, value in settings.items()]
     return [sys.executable, "-m", "fastget", "train", *(["--config", file] if file else []), "--set", *pairs]
+
+
+def environment(slot: Slot) -> dict[str, str]:
+    """Of a run's process: that it imports this fastget, wherever it is started from."""
+    here = str(Path(__file__).parents[2])
+    paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, **slot.environment, "PYTHONPATH": paths}
 
 
 # --- the pool ------------------------------------------------------------------------------------
@@ -212,8 +220,6 @@ class Pool:
         """The run's process. Its log is locked as long as it lives, whatever becomes of this one: BlockingIOError if a
         process of an earlier call, or of another one, still holds it, or a `fastget train` of its own the folder."""
         job.folder.parent.mkdir(parents=True, exist_ok=True)
-        here = str(Path(__file__).parents[2])  # so that it imports this fastget, wherever it is started from
-        paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
         with job.log.open("ab") as log:
             if lock_file(log.fileno()) is False or busy(job.folder):
                 raise BlockingIOError
@@ -222,7 +228,7 @@ class Pool:
             log.truncate(0)
             return subprocess.Popen(
                 command(job, slot, self.file),
-                env={**os.environ, **slot.environment, "PYTHONPATH": paths},
+                env=environment(slot),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

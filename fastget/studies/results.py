@@ -134,8 +134,8 @@ def not_run(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def title(job: Job) -> str:
-    """The method, and the base model where that is not the plain one."""
-    return title_of(job.value("method.name"), job.value("method.base"))
+    """Its row's name, else the method, and the base model where that is not the plain one."""
+    return job.row or title_of(job.value("method.name"), job.value("method.base"))
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -145,7 +145,8 @@ def write_csv(file: Path, outcomes: Sequence[Outcome]) -> None:
     """A row a job."""
     fields = list(outcomes[0].job.point)
     free = list(dict.fromkeys(key for one in outcomes if one.summary and fields for key in one.summary.label_free))
-    head = [*fields, "method", "base", "recipe", "setting", "source", "target", "seed", *METRICS, *free]
+    row = ["row"] if any(one.job.row for one in outcomes) else []
+    head = [*fields, *row, "method", "base", "recipe", "setting", "source", "target", "seed", *METRICS, *free]
     rows: list[list[Any]] = [[*head, "steps", "seconds", "status", "reason"]]
     keys = ("method.name", "method.base", "method.recipe")
     for one in outcomes:
@@ -153,7 +154,7 @@ def write_csv(file: Path, outcomes: Sequence[Outcome]) -> None:
         figures = [None] * len(METRICS) if found is None else [found[metric] for metric in METRICS]
         figures += [None if found is None else found.label_free.get(key) for key in free]
         rows.append(
-            [*job.point.values(), *map(job.value, keys), job.setting,
+            [*job.point.values(), *(title(job) for _ in row), *map(job.value, keys), job.setting,
              job.value("data.source"), job.value("data.target"), job.seed, *figures,
              None if found is None else found.steps, one.seconds, one.status, one.reason]
         )  # fmt: skip

@@ -43,7 +43,7 @@ def run_study(study: Study, count: int | None = None, console: Console | None = 
     """All jobs that are not done yet, `count` at a time. 0, or 1 if some failed; ValueError if none can run, or the
     folder is another study's; Interrupted by a signal, with what is done written up."""
     console = console or Console()
-    device = _device(study)
+    device = device_of(study)
     claim(study.out, study.kind, study.settings, study.file, study.axes)
     pool = Pool(study.jobs, find_slots(count, device), study.file)
     before = len(pool.jobs) - len(pool.left)
@@ -72,7 +72,7 @@ def run_study(study: Study, count: int | None = None, console: Console | None = 
     return 1 if failed else 0
 
 
-def _device(study: Study) -> str:
+def device_of(study: Study) -> str:
     """train.device of the jobs. ValueError if every one of them is refused."""
     config = next((job.config for job in study.jobs if job.config is not None), None)
     if config is None:

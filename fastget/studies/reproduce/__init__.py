@@ -1,0 +1,1 @@
+"""`fastget reproduce`: the paper's tables as recipes, run, and set beside what the paper prints."""

@@ -1,0 +1,80 @@
+"""Run a table, or what is left of it: what it will take, the live table, the files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fastget.studies.jobs import Job, Outcome, find_slots, look
+from fastget.studies.reproduce.forecast import forecast
+from fastget.studies.reproduce.plan import Reproduction, plan
+from fastget.studies.results import counted, shown
+from fastget.studies.study import Study, device_of, run_study
+
+
+def reproduce(
+    what: Reproduction, out: Path, count: int | None = None, console: Console | None = None, *, dry: bool = False
+) -> int:
+    """0, or 1 if a job failed. `dry`: say what there is to do, and do nothing."""
+    from fastget.studies.reproduce.write import write
+
+    console = console or Console()
+    study = Study(
+        kind="reproduce", out=out, jobs=plan(what, out), metric=what.table.parts[0].metric, settings=what.given,
+        axes={"table": [what.table.name], "recipe": [what.recipe], "methods": list(what.methods),
+              "bases": list(what.bases), "tasks": list(what.tasks), "seeds": list(map(str, what.seeds))},
+        table=lambda outcomes: live_table(what, out, outcomes), write=lambda outcomes: write(what, out, outcomes),
+    )  # fmt: skip
+    slots = find_slots(count, device_of(study))
+    outcomes = [look(job) for job in study.jobs]
+    for line in [*describe(what, study.jobs), *forecast(outcomes, slots, measure_it=not dry)]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if dry:
+        return 0
+    return run_study(study, count, console)
+
+
+def describe(what: Reproduction, jobs: Sequence[Job]) -> list[str]:
+    """What the table is made of."""
+    table = what.table
+    rows = list(filter(what.runs, table.rows))
+    lines = [f"{table.title}: {counted(len(table.rows), 'row')}, {len(rows)} of them run here, recipe "
+             f"{what.recipe}, {counted(len(what.seeds), 'seed')}"]  # fmt: skip
+    for part in table.parts:
+        config = next((job.config for job in jobs if job.config and job.setting == part.title), None)
+        if config is not None:
+            tasks = [name for name in part.tasks if name in what.tasks]
+            lines.append(f"{part.title}: {counted(len(tasks), 'task')} on {config.network.name}, batches of "
+                         f"{config.train.batch_size}")  # fmt: skip
+    return lines
+
+
+def live_table(what: Reproduction, out: Path, outcomes: Sequence[Outcome]) -> Table:
+    """Every row of the paper's table against its headlines; those of tasks are in table.md."""
+    from fastget.studies.reproduce.figures import Figures, title_of
+
+    figures = Figures(what, out, outcomes)
+    table = Table(
+        title=f"{what.table.title}: %, final models, {counted(len(what.seeds), 'seed')}", title_justify="left",
+        caption="table.md has every task, and other selections", caption_justify="left", min_width=60,
+    )  # fmt: skip
+    table.add_column("method")
+    for part in what.table.parts:
+        name = f"{part.data} {part.name} {part.headline}"
+        for words in (f"{name}: paper", "ours", "diff."):
+            table.add_column(words, justify="right")
+    for row in what.table.rows:
+        texts = []
+        for part in what.table.parts:
+            cell = figures.cell(part, row, part.headline)
+            found = figures.outcomes(part, row, part.headline)
+            done = sum(one.status == "done" for one in found)
+            otherwise = cell.state if done == len(found) or cell.state == "failed" else f"{done}/{len(found)}"
+            ours = "" if not what.runs(row) else shown(cell.ours) if cell.ours else otherwise
+            difference = "" if cell.difference is None else f"{cell.difference:+.1f}"
+            texts += [cell.reported or "", ours, difference]
+        table.add_row(title_of(row), *texts)
+    return table

@@ -1,0 +1,194 @@
+"""A table's files: table.md, table.csv, table.tex, and results/DATA/SETTING/METHOD.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fastget.common import files
+from fastget.config import Config
+from fastget.config.config import walk
+from fastget.studies.jobs import Outcome
+from fastget.studies.reproduce.figures import FINAL, ORACLE, Cell, Figures, title_of
+from fastget.studies.reproduce.plan import Reproduction
+from fastget.studies.reproduce.recipe import Part, Row
+from fastget.studies.results import counted, markdown, not_run, shown, words, write_lines
+
+LEGEND = (
+    "Per cent, as in the paper: *paper* is what it prints, *ours* the mean ± std over seeds of the final models, "
+    "*difference* ours less the paper's. Target labels selected nothing. A row without *ours* was not run: fastget has "
+    "no such method, or it was not asked for."
+)
+SELECTION = (
+    f"Other choices of an iterate, from the evaluations of each run. *{ORACLE}* is chosen by the target's labels, "
+    "which nobody has who adapts: it is no result, and shows what such a choice would have hidden."
+)
+
+
+def write(what: Reproduction, out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
+    """All of them; their places."""
+    figures = Figures(what, out, outcomes, iterates=True)
+    write_lines(out / "table.md", _markdown(what, figures, outcomes))
+    files.write_csv(out / "table.csv", _csv(what, figures))
+    write_lines(out / "table.tex", _latex(what, figures))
+    return [*(out / f"table.{kind}" for kind in ("md", "csv", "tex")), *_results(what, figures)]
+
+
+# --- the table in the paper's shape --------------------------------------------------------------
+
+
+def _lines(what: Reproduction, figures: Figures, part: Part) -> list[tuple[Row, str, list[str]]]:
+    """Row, whose numbers, a text a column: the paper's, ours, the difference, those of them that there are."""
+    lines = []
+    for row in what.table.rows:
+        cells = [figures.cell(part, row, column) for column in part.columns]
+        if any(cell.reported for cell in cells):
+            lines.append((row, "paper", [cell.reported or "" for cell in cells]))
+        if what.runs(row):
+            lines.append((row, "ours", [_ours(what, cell) for cell in cells]))
+        if any(cell.difference is not None for cell in cells):
+            lines.append((row, "difference", [_signed(cell) for cell in cells]))
+    return lines
+
+
+def _ours(what: Reproduction, cell: Cell) -> str:
+    if cell.ours is None:
+        return cell.state
+    return shown(cell.ours) + (f" (n = {cell.ours.n})" if cell.ours.n != len(what.seeds) else "")
+
+
+def _signed(cell: Cell) -> str:
+    return "" if cell.difference is None else f"{cell.difference:+.1f}"
+
+
+def _markdown(what: Reproduction, figures: Figures, outcomes: Sequence[Outcome]) -> list[str]:
+    lines = [f"# {what.table.title}", "", f"Recipe `{what.recipe}`, {counted(len(what.seeds), 'seed')}.", "", LEGEND]
+    for part in what.table.parts:
+        body = [[f"{title_of(row)}, {whose}", *texts] for row, whose, texts in _lines(what, figures, part)]
+        head = [f"n = {len(what.seeds)}", *map(_arrows, part.columns)]
+        lines += ["", f"## {part.title}, {words(part.metric)}", "", *markdown(head, body)]
+    lines += ["", "## Selection", "", SELECTION]
+    for part in what.table.parts:
+        body = []
+        for row in filter(what.runs, what.table.rows):
+            found = [figures.cell(part, row, part.headline, name) for name in figures.selections]
+            body.append([title_of(row), *(shown(cell.ours) if cell.ours else cell.state for cell in found)])
+        head = [f"{part.title}, {_arrows(part.headline)}", *figures.selections]
+        lines += ["", *markdown(head, body)]
+    if why := not_run(outcomes):
+        lines += ["", "## Not there, and why", "", *why]
+    return lines
+
+
+def _arrows(column: str) -> str:
+    return column.replace("<->", "↔").replace("->", "→")
+
+
+def _csv(what: Reproduction, figures: Figures) -> list[list[Any]]:
+    """A line a row, column and selection; in per cent."""
+    lines: list[list[Any]] = [["table", "data", "setting", "metric", "base", "method", "task", "selection", "reported",
+                               "ours", "std", "n", "difference", "status"]]  # fmt: skip
+    for part in what.table.parts:
+        for row in what.table.rows:
+            for column in part.columns:
+                for selection in figures.selections if what.runs(row) else [""]:
+                    cell = figures.cell(part, row, column, selection or FINAL)
+                    if cell.reported is None and not selection:
+                        continue
+                    status = "" if not selection else "done" if cell.ours else cell.state
+                    head = [what.table.name, part.data, part.name, part.metric, row.group, row.label, column]
+                    lines.append([*head, selection, cell.reported, *_numbers(cell), status])
+    return lines
+
+
+def _numbers(cell: Cell) -> list[Any]:
+    """ours, std, n, difference."""
+    if cell.ours is None:
+        return [None, None, 0, None]
+    std = None if cell.ours.std is None else round(100 * cell.ours.std, 3)
+    difference = None if cell.difference is None else round(cell.difference, 3)
+    return [round(100 * cell.ours.mean, 3), std, cell.ours.n, difference]
+
+
+def _latex(what: Reproduction, figures: Figures) -> list[str]:
+    """A tabular a part, with booktabs."""
+    lines = [f"% {what.table.title}: recipe {what.recipe}, {counted(len(what.seeds), 'seed')}; needs booktabs"]
+    for part in what.table.parts:
+        columns = "".join("r" for _ in part.columns)
+        head = [_tex(part.title), "", *map(_tex, part.columns)]
+        lines += ["", rf"\begin{{tabular}}{{ll{columns}}}", r"\toprule", " & ".join(head) + r" \\"]
+        before = None
+        for row, whose, texts in _lines(what, figures, part):
+            lines += [r"\midrule"] if before is None or row.group != before.group else []
+            named = "" if row is before else _tex(title_of(row))
+            lines.append(" & ".join([named, whose, *map(_tex, texts)]) + r" \\")
+            before = row
+        lines += [r"\bottomrule", r"\end{tabular}"]
+    return lines
+
+
+def _tex(text: str) -> str:
+    for sign in "&%#_":
+        text = text.replace(sign, f"\\{sign}")
+    text = text.replace("<->", r"$\leftrightarrow$").replace("->", r"$\to$")
+    return text.replace("±", r"$\pm$").replace("+", "$+$") if text[:1] != "-" else f"$-${text[1:]}"
+
+
+# --- results as data -----------------------------------------------------------------------------
+
+
+def _results(what: Reproduction, figures: Figures) -> list[Path]:
+    """A file a part and row that has a figure of ours; the folder."""
+    from fastget.runs.folder import write_json
+
+    place = figures.out / "results"
+    for part in what.table.parts:
+        for row in filter(what.runs, what.table.rows):
+            done = [one for column in part.tasks for one in figures.outcomes(part, row, column) if one.summary]
+            if done:
+                file = place / part.data / part.name / f"{row.name}.json"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_json(file, _result(what, figures, part, row, done))
+    return [place] if place.is_dir() else []
+
+
+def _result(what: Reproduction, figures: Figures, part: Part, row: Row, done: Sequence[Outcome]) -> dict[str, Any]:
+    config = done[0].job.config
+    assert config is not None
+    made = [_environment(one.job.folder) for one in done]
+    columns = {}
+    for column in part.columns:
+        ours, std, n, difference = _numbers(figures.cell(part, row, column))
+        reported = part.reported(row, column)
+        others = {}
+        for name in figures.selections[1:]:
+            chosen, chosen_std, *_ = _numbers(figures.cell(part, row, column, name))
+            others[name] = {"ours": chosen, "std": chosen_std}
+        columns[column] = {
+            "reported": None if reported is None else float(reported),
+            "ours": ours, "std": std, "n": n, "difference": difference, "other_selections": others,
+        }  # fmt: skip
+    return {
+        "table": what.table.name, "data": part.data, "setting": part.name, "metric": part.metric, "unit": "per cent",
+        "method": row.method, "base": row.base, "row": title_of(row), "recipe": done[0].job.value("method.recipe"),
+        "selection": "final model", "seeds": list(what.seeds), "tasks": columns,
+        "commit": sorted({one["commit"] for one in made if one.get("commit")}),
+        "machine": sorted({f"{one.get('device')}; {one.get('platform')}" for one in made}),
+        "configuration_sha256": config_hash(config),
+    }  # fmt: skip
+
+
+def _environment(run: Path) -> dict[str, Any]:
+    file = run / "environment.json"
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def config_hash(config: Config) -> str:
+    """Of all that a row's runs have in common and their figures depend on: neither the task nor the seed."""
+    apart = ("data.source", "data.target", "train.seeds")
+    kept = {key: str(value) for key, info, value in walk(config) if not info.metadata["free"] and key not in apart}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
