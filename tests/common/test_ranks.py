@@ -11,6 +11,7 @@ import torch
 
 from fastget.common.ranks import Ranks
 from fastget.data.find import load_domains
+from fastget.networks.preprocessing import filled
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.selftest.engine import steps
 from fastget.training.build import Loaders
@@ -141,7 +142,7 @@ def test_two_ranks_resume_to_the_bit_with_statistics_of_their_own(tmp_path: Path
 
 
 def test_the_union_of_the_ranks_batches_is_the_batch() -> None:
-    config = tiny("x")
+    config = filled(tiny("x"))
     engine = Engine(config, 0, load_domains(config.data), torch.device("cpu"))
     loaders = engine.loaders
     for loader, role in ((loaders.source, "source"), (loaders.target, "target")):

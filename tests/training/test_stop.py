@@ -156,12 +156,12 @@ def test_a_check_is_left_and_remembers(
     images = write_domains(tmp_path / "data", per_class=50)
     seen: list[str] = []
 
-    def stop_after_a_while(file: str) -> Any:
+    def stop_after_a_while(file: str, *limit: int) -> Any:
         seen.append(file)
         if len(seen) == 200:
             time.sleep(0.5)  # the parts before this one come to the check's own thread
             ask(number)
-        return look_at_ends(file)
+        return look_at_ends(file, *limit)
 
     monkeypatch.setattr(check_files, "look_at_ends", stop_after_a_while)
     monkeypatch.setattr(check_files, "CHUNK", 10)
@@ -177,9 +177,9 @@ def test_the_look_at_the_images_before_a_run(
 ) -> None:
     images = write_domains(tmp_path / "data", per_class=4)
 
-    def stop(file: str) -> Any:
+    def stop(file: str, *limit: int) -> Any:
         ask()
-        return look_at_ends(file)
+        return look_at_ends(file, *limit)
 
     monkeypatch.setattr(check_files, "look_at_ends", stop)
     given = ["--data", "folder", "--root", str(images), "--source", "photo", "--target", "sketch", "--out", "run"]

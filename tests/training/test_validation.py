@@ -17,6 +17,7 @@ from fastget.config import Config, make_config
 from fastget.data.find import load_domains
 from fastget.evaluation.score import Evaluation
 from fastget.methods.get.module import GeT
+from fastget.networks.preprocessing import filled
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.runs.summary import SeedSummary, over_seeds, read_summary
 from fastget.serving.predictor import load_predictor
@@ -118,7 +119,7 @@ def test_no_stream_of_the_training_holds_it(root: Path) -> None:
     given = config("x", root)
     domains = load_domains(given.data)
     assert domains.validation
-    loaders = Loaders(given, 0, domains, torch.device("cpu"), Ranks())
+    loaders = Loaders(filled(given), 0, domains, torch.device("cpu"), Ranks())
     assert loaders.shots
     for loader in (loaders.source, loaders.target, loaders.shots):
         assert not set(loader.stream.images.paths) & set(domains.validation.paths)
@@ -176,7 +177,7 @@ def test_ranks_share_the_list(root: Path) -> None:
     domains = load_domains(given.data)
     shares = []
     for rank in range(2):
-        loader = Loaders(given, 0, domains, torch.device("cpu"), Ranks(rank, 2)).validation
+        loader = Loaders(filled(given), 0, domains, torch.device("cpu"), Ranks(rank, 2)).validation
         assert loader
         shares.append(np.concatenate([batch.index for batch in loader.batches()]).tolist())
     assert [*shares[0], *shares[1]] == list(range(9))
