@@ -25,7 +25,7 @@ def widen(module: nn.Module, images: tuple[Any, ...]) -> Any:
     return tuple(image.double() for image in images) if isinstance(module, Network) else None
 
 
-SOME = [("get", "plain"), ("atdoc-na", "plain"), ("mme", "plain"), ("pl", "cdan"), ("get", "mixmatch")]  # one of a kind
+SOME = [("atdoc-na", "plain"), ("mme", "plain"), ("get", "mixmatch")]  # one of a kind
 
 
 def every(folder: Path, pairs: list[tuple[str, str]]) -> None:

@@ -101,7 +101,7 @@ def test_a_run_of_two_ranks_goes_on_with_one(two: Path, tmp_path: Path) -> None:
     assert load_checkpoint(folder / "checkpoints" / "final.pt")["step"] == 24
 
 
-@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("first", "second"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
 def test_a_memory_that_ranks_share_goes_on_with_more_or_fewer(first: int, second: int, tmp_path: Path) -> None:
     """A checkpoint holds all of it, whoever kept which part."""
     given = ["method.name=atdoc-na", "method.weight=1", "train.max_steps=12", "train.warmup_steps=2"]

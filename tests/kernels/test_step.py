@@ -83,6 +83,7 @@ def test_bytes_are_of_what_is_touched() -> None:
         assert passed == named, launch.name
 
 
+@pytest.mark.slow
 def test_five_thousand_classes() -> None:
     x = batch(2, 5000, 3)
     with nan_filled():
