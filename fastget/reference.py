@@ -17,6 +17,7 @@ from torch import Tensor
 EPS = 1e-12  # the least norm that a cosine divides by
 PRIOR_FLOOR = 1e-8  # the least entry of pi, so that its log is finite
 CAP_FLOOR = 1e-3  # (2'): the least entry, of a class's fair share 1 / C
+CAP_GATE = 0.85  # (2"): the prior is left out while exp(H(pi)) is at least this share of C
 
 
 # --- helpers of the equations ------------------------------------------------------------------
@@ -84,12 +85,14 @@ def shrink_prior(
 
 def cap_prior(
     pi: Tensor,  # (C,)
+    gate: bool = False,  # (2"): e = CAP_GATE; else e = 1
 ) -> Tensor:
-    """Eq. (2'): min(1, 2 pi_c / sum pi^2)^beta, renormalised, floored, renormalised; beta = 4 (1 - exp(H(pi)) / C).
-    A class with half the typical share counts in full, a rarer one the less, the more skewed pi is. (C,)."""
+    """Eq. (2'): min(1, 2 pi_c / sum pi^2)^beta, renormalised, floored, renormalised; beta = 4 / e * (1 - exp(H(pi)) /
+    (e C)), not below 0. A class with half the typical share counts in full, a rarer one the less, the more skewed pi
+    is; by Eq. (2") only where the classes are in effect fewer than e of all. (C,)."""
     pi = _wide(pi)
-    entropy = -torch.xlogy(pi, pi).sum()
-    beta = 4 * (1 - entropy.exp() / pi.numel()).clamp_min(0)
+    entropy, even = -torch.xlogy(pi, pi).sum(), CAP_GATE if gate else 1.0
+    beta = 4 / even * (1 - entropy.exp() / (even * pi.numel())).clamp_min(0)
     capped = (2 * pi / (pi * pi).sum()).clamp_max(1).pow(beta)
     floored = (capped / capped.sum()).clamp_min(CAP_FLOOR / pi.numel())
     return floored / floored.sum()
@@ -243,12 +246,13 @@ def expectation(
     prior_estimate: str = "likelihood",  # "likelihood", "posterior" or "nearest"
     prior_shrinkage: bool = False,  # (2*)
     prior_cap: bool = False,  # (2')
+    prior_gate: bool = False,  # (2"), with prior_cap
     use_y_M: bool = False,  # class sums by y_M
     labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums
 ) -> Expectation:
     """E: the posteriors under mu, mu_g and mu_f from one stacked product, y_M, and the sums over the batch."""
     C = mu.shape[0]
-    log_prior = (shrink_prior(pi) if prior_shrinkage else cap_prior(pi) if prior_cap else pi).log()
+    log_prior = (shrink_prior(pi) if prior_shrinkage else cap_prior(pi, prior_gate) if prior_cap else pi).log()
     cos, cos_g, cos_f = cosine(features, torch.cat([mu, mu_g, mu_f])).chunk(3, dim=1)
     S_g, S_f = log_prior + cos_g / tau, log_prior + cos_f / tau
     with torch.no_grad():

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastget.kernels.checks import check_labels, check_like, check_pair, check_tau
 from fastget.kernels.logits import Scales, launch_logits
-from fastget.kernels.prior import AS_IT_IS, CAPPED, SHRUNK
+from fastget.kernels.prior import AS_IT_IS, SHRUNK, cap_form
 from fastget.kernels.statistics import launch_statistics, statistics_size, statistics_views
 from fastget.kernels.wrap import Operator
 
@@ -86,6 +86,7 @@ def expectation(
     prior_estimate: str = "likelihood",  # "likelihood", "posterior" or "nearest"
     prior_shrinkage: bool = False,  # (2*)
     prior_cap: bool = False,  # (2')
+    prior_gate: bool = False,  # (2"), with prior_cap
     use_y_M: bool = False,  # class sums by y_M
     labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums
 ) -> Expectation:
@@ -104,9 +105,10 @@ def expectation(
         raise ValueError(f"prior_estimate must be 'likelihood', 'posterior' or 'nearest', got {prior_estimate!r}")
     if labels is not None:
         check_labels("labels", labels, features.shape[0], device)
+    form = SHRUNK.value if prior_shrinkage else cap_form(prior_gate) if prior_cap else AS_IT_IS.value
     S_g, S_f, y_M, statistics, *scales = _expectation(
         features.detach(), mu.detach(), mu_g.detach(), mu_f.detach(), pi.detach().contiguous(), tau,
-        prior_estimate, (SHRUNK if prior_shrinkage else CAPPED if prior_cap else AS_IT_IS).value, use_y_M, labels,
+        prior_estimate, form, use_y_M, labels,
     )  # fmt: skip
     views = statistics_views(statistics, C)
     return Expectation(features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views, Scales(*scales))

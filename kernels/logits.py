@@ -168,7 +168,7 @@ def launch_logits(
     mu_f: Tensor | None = None,
     estimate: str = "posterior",  # of Eq. (3): which partials it needs beside those of the heads
     is_log: bool = False,  # whether `prior` is a log prior
-    form: int = AS_IT_IS.value,  # what stands for a pi: SHRUNK by Eq. (2*), CAPPED by Eq. (2')
+    form: int = AS_IT_IS.value,  # what stands for a pi: by kernels.prior
 ) -> Logits:
     """S_g, S_f = [log_prior + cosine(features, m) / tau for m in (mu_g, mu_f)], and what softmax and argmax need."""
     heads = [m for m in (mu, mu_g, mu_f) if m is not None]

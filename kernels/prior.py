@@ -1,4 +1,4 @@
-"""The prior that the posteriors of Eq. (2) take: pi itself, or what Eqs. (2*) and (2') make of it.
+"""The prior that the posteriors of Eq. (2) take: pi itself, or what Eqs. (2*), (2') and (2") make of it.
 
 Device functions, inlined: a tile of classes needs sums over all of them, which each program makes again from (C,).
 """
@@ -12,7 +12,14 @@ import triton.language as tl
 AS_IT_IS = tl.constexpr(0)
 SHRUNK = tl.constexpr(1)  # Eq. (2*)
 CAPPED = tl.constexpr(2)  # Eq. (2')
+GATED = tl.constexpr(3)  # Eq. (2")
 CAP_FLOOR = tl.constexpr(1e-3)  # of a class's fair share 1 / C
+CAP_GATE = tl.constexpr(0.85)  # of C: what exp(H(pi)) must be below
+
+
+def cap_form(gate: bool) -> int:
+    """Which of the two caps."""
+    return int(GATED.value if gate else CAPPED.value)
 
 
 @triton.jit
@@ -56,10 +63,11 @@ def floored(share, floor):
 
 
 @triton.jit
-def capped(pi, tile, C, BLOCK_C: tl.constexpr):
-    """Eq. (2') of one tile of pi: log of u / sum u, floored, renormalised; u = min(1, 2 pi / sum pi^2)^beta."""
+def capped(pi, tile, C, gate, BLOCK_C: tl.constexpr):
+    """Eq. (2') of one tile of pi, by Eq. (2") where `gate` is below 1: log of u / sum u, floored, renormalised;
+    u = min(1, 2 pi / sum pi^2)^beta."""
     even, square = spread(pi, C, BLOCK_C)
-    beta = 4.0 * tl.maximum(1.0 - even, 0.0)
+    beta = 4.0 / gate * tl.maximum(1.0 - even / gate, 0.0)
     floor = CAP_FLOOR / C
     total = tl.zeros((BLOCK_C,), tl.float32)
     for c0 in range(0, C, BLOCK_C):
@@ -87,6 +95,6 @@ def log_prior_tile(prior, classes, held, C, form, IS_LOG: tl.constexpr, BLOCK_C:
             log_pi = tl.log(pi)
             if form == SHRUNK:
                 log_pi = shrunk(prior, log_pi, C, BLOCK_C)
-            if form == CAPPED:
-                log_pi = capped(prior, pi, C, BLOCK_C)
+            if form >= CAPPED:
+                log_pi = capped(prior, pi, C, tl.where(form == GATED, CAP_GATE, 1.0), BLOCK_C)
     return log_pi

@@ -1,6 +1,7 @@
 """Every equation against an independent float64 computation in numpy, loops and all; gradients; the edges."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -95,19 +96,27 @@ def test_shrink_prior() -> None:
     close(R.shrink_prior(torch.full((C,), 1 / C, dtype=torch.float64)), np.full(C, 1 / C))
 
 
-def test_cap_prior() -> None:
+@pytest.mark.parametrize("gate", [False, True])
+def test_cap_prior(gate: bool) -> None:
     """By a loop of Python floats; classes at half the typical share or above are worth the same."""
-    for pi in (simplex(C).tolist(), [0.5, 0.3, 0.2, 0.0], [0.97, 0.01, 0.01, 0.01]):
+    share = 0.85 if gate else 1.0
+    for pi in (simplex(C).tolist(), [0.5, 0.3, 0.2, 0.0], [0.97, 0.01, 0.01, 0.01], [0.4, 0.3, 0.2, 0.1]):
         square, entropy = sum(p * p for p in pi), -sum(p * math.log(p) for p in pi if p)
-        beta = 4 * (1 - math.exp(entropy) / len(pi))
+        beta = 4 / share * max(0, 1 - math.exp(entropy) / (share * len(pi)))
         u = [min(1, 2 * p / square) ** beta for p in pi]
         floored = [max(x / sum(u), 1e-3 / len(pi)) for x in u]
-        found = R.cap_prior(torch.tensor(pi, dtype=torch.float64))
+        found = R.cap_prior(torch.tensor(pi, dtype=torch.float64), gate)
         close(found, np.array([x / sum(floored) for x in floored]))
     even = R.cap_prior(torch.tensor([0.45, 0.3, 0.25, 0.0], dtype=torch.float64))
     close(even[:3] / even[0], np.ones(3))
     assert 0 < even[3] < 0.1 * even[0]
-    close(R.cap_prior(torch.full((C,), 1 / C, dtype=torch.float64)), np.full(C, 1 / C))
+    close(R.cap_prior(torch.full((C,), 1 / C, dtype=torch.float64), gate), np.full(C, 1 / C))
+
+
+def test_the_gate_leaves_out_what_is_not_very_skewed() -> None:
+    skewed = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)  # exp(H) is 0.90 of 4
+    close(R.cap_prior(skewed, gate=True), np.full(4, 0.25))
+    assert R.cap_prior(skewed)[3] < 0.24
 
 
 def test_agreeing_votes() -> None:
@@ -265,13 +274,16 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("estimate", ["likelihood", "posterior", "nearest"])
-@pytest.mark.parametrize("form", ["as it is", "prior_shrinkage", "prior_cap"])
+@pytest.mark.parametrize("form", ["as it is", "prior_shrinkage", "prior_cap", "prior_gate"])
 def test_expectation_is_the_equations(estimate: str, form: str) -> None:
     f, mu, mu_g, mu_f, pi = random(B, D), random(C, D, seed=1), random(C, D, seed=2), random(C, D, seed=3), simplex(C)
     labels = torch.arange(B) % C
     options: dict[str, bool] = {} if form == "as it is" else {form: True}
+    options |= {"prior_cap": True} if form == "prior_gate" else {}
     e = R.expectation(f, mu, mu_g, mu_f, pi, 0.2, prior_estimate=estimate, labels=labels, **options)
-    log_prior = {"prior_shrinkage": R.shrink_prior, "prior_cap": R.cap_prior}.get(form, lambda pi: pi)(pi).log()
+    of_form = {"prior_shrinkage": R.shrink_prior, "prior_cap": R.cap_prior}
+    of_form["prior_gate"] = partial(R.cap_prior, gate=True)
+    log_prior = of_form.get(form, lambda pi: pi)(pi).log()
     P_g, P_f = (R.posterior(f, m, log_prior, 0.2) for m in (mu_g, mu_f))
     P_bar = {
         "likelihood": R.posterior(f, mu_g, torch.zeros(C).double(), 0.2).mean(0),

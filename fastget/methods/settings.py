@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fastget.common import fields
-from fastget.common.choices import Backend
+from fastget.common.choices import Backend, OnCPU
 from fastget.common.fields import opt
 
 Presets = Mapping[str, Mapping[str, Any]]
@@ -76,6 +76,7 @@ class Get(Settings):
             "prior_estimate": "likelihood",
             "prior_start": "estimate",
             "prior_cap": False,
+            "on_cpu": "reference",  # the same bits
         },
     }
 
@@ -95,6 +96,11 @@ class Get(Settings):
     prior_cap: bool = opt(
         True, "cap the prior at half the typical share: only rarer classes are discounted, (2')", was=False
     )
+    prior_gate: bool = opt(
+        True,
+        'with prior_cap: leave the prior out while it spreads over 85 % of the classes or more, by exp(entropy), (2")',
+        was=False,
+    )
     prior_shrinkage: bool = opt(False, "temper the prior by its own entropy, (2*); in place of prior_cap")
     prototype_labels: Literal["head", "y_M"] = opt(
         "head", "classes in Eq. (4): the classifier's argmax (4*), or the paper's y_M"
@@ -102,7 +108,12 @@ class Get(Settings):
     kl_g: bool = opt(True, "soft labels for the classifier's head; off: y_M alone (ablation)")
     kl_f: bool = opt(True, "soft labels for the prototype head; off: y_M alone (ablation)")
     mix: bool = opt(True, "mix y_M into the labels; off: Q alone (ablation)")
-    backend: Backend = opt("auto", "who computes the step: triton, reference, auto (triton on a GPU)")
+    backend: Backend = opt("auto", "who computes the step: triton, reference, auto (triton on a GPU, on_cpu on a CPU)")
+    on_cpu: OnCPU = opt(
+        "fused",
+        "what backend=auto takes on a CPU: fused (few large operators), or reference (the equations one by one)",
+        was="reference",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

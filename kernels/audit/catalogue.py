@@ -250,7 +250,8 @@ def _equations(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     _differentiate(mixed_labels(P, y, 0.5), _meta(B, C))
     structure_loss(P.detach(), P.detach())
     shrink_prior(_meta(C, dtype=dtype))
-    cap_prior(_meta(C, dtype=dtype))
+    for gate in (False, True):
+        cap_prior(_meta(C, dtype=dtype), gate)
     update_prior(_meta(C), _meta(C), 0.1)
     update_prototypes(_meta(C, D), _meta(C, D), _meta(C), 0.1)
     class_sums(_meta(B, D, dtype=dtype), y, C)

@@ -13,7 +13,7 @@ from fastget.kernels import configs
 from fastget.kernels.checks import check_constant, check_float, check_labels, check_like
 from fastget.kernels.launch import empty, launch
 from fastget.kernels.objective import structure
-from fastget.kernels.prior import CAPPED, SHRUNK, log_prior_tile
+from fastget.kernels.prior import SHRUNK, cap_form, log_prior_tile
 from fastget.kernels.wrap import Differentiable, Operator
 
 
@@ -157,13 +157,13 @@ def _shrink(pi: Tensor) -> Tensor:
     return _launch_prior(pi, SHRUNK.value)
 
 
-def _cap(pi: Tensor) -> Tensor:
-    return _launch_prior(pi, CAPPED.value)
+def _cap(pi: Tensor, gate: bool) -> Tensor:
+    return _launch_prior(pi, cap_form(gate))
 
 
 _structure_op = Operator("structure_loss", _structure, lambda Q, P: Q.new_empty((), dtype=torch.float32))
 _shrink_op = Operator("shrink_prior", _shrink, lambda pi: pi.new_empty(pi.shape, dtype=torch.float32))
-_cap_op = Operator("cap_prior", _cap, lambda pi: pi.new_empty(pi.shape, dtype=torch.float32))
+_cap_op = Operator("cap_prior", _cap, lambda pi, gate: pi.new_empty(pi.shape, dtype=torch.float32))
 
 
 def structure_loss(
@@ -190,10 +190,11 @@ def shrink_prior(
 
 def cap_prior(
     pi: Tensor,  # (C,)
+    gate: bool = False,  # (2")
 ) -> Tensor:
-    """(2 * pi / (pi * pi).sum()).clamp_max(1) ** beta, renormalised, floored, renormalised: Eq. (2'). (C,). No
-    gradient."""
+    """(2 * pi / (pi * pi).sum()).clamp_max(1) ** beta, renormalised, floored, renormalised: Eq. (2'), or with the gate
+    (2"). (C,). No gradient."""
     check_float("pi", pi, 1)
     check_constant("cap_prior", pi)
-    capped: Tensor = _cap_op(pi.contiguous())
+    capped: Tensor = _cap_op(pi.contiguous(), gate)
     return capped

@@ -170,7 +170,7 @@ def operators() -> list[tuple[str, Any, tuple[Any, ...]]]:
         ("mixed_labels", _mix_op, (P, x.labels, 0.3)),
         ("structure_loss", _structure_op, (P.detach(), P.detach())),
         ("shrink_prior", _shrink_op, (x.pi,)),
-        ("cap_prior", _cap_op, (x.pi,)),
+        ("cap_prior", _cap_op, (x.pi, True)),
     ]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastget import reference
 from fastget.methods import settings
-from fastget.methods.base import Method, Need, Seen, Task, Term, Whole
+from fastget.methods.base import Extra, Method, Need, Seen, Task, Term, Whole
 from fastget.methods.get.module import GeT, Output
 
 
@@ -26,6 +26,11 @@ class GetMethod(Method):
         super().__init__(config, task)
         self.get = GeT(task.num_classes, task.feature_dim, config, check_now=False)
         self._shown: Tensor | None = None  # mu at the last evaluation
+
+    @property
+    def extra(self) -> frozenset[Extra]:
+        asked: frozenset[Extra] = frozenset({"whole target"})
+        return asked | {"whole source"} if self.config.prior_start == "agreement" else asked
 
     def start(self, whole: Whole) -> None:
         predictions = torch.split(whole.logits.argmax(1), [len(f) for f in whole.features])

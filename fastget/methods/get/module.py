@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -24,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fastget import reference
-from fastget.common.choices import Backend
+from fastget.common.choices import Backend, OnCPU
 from fastget.common.ranks import world_size
 from fastget.methods.backend import choose_backend
 from fastget.methods.get.start import Start, split_totals
@@ -66,12 +69,14 @@ class GeT(nn.Module):
     prior_estimate: Literal["likelihood", "posterior", "nearest"]
     prior_start: Literal["estimate", "agreement"]
     prior_cap: bool
+    prior_gate: bool
     prior_shrinkage: bool
     prototype_labels: Literal["head", "y_M"]
     kl_g: bool
     kl_f: bool
     mix: bool
     backend: Backend
+    on_cpu: OnCPU
 
     def __init__(
         self,
@@ -154,15 +159,18 @@ class GeT(nn.Module):
         of Eq. (3*)."""
         votes = torch.zeros(self.num_classes, device=rows.device)
         for chunk in chunks:
-            ops, mu = choose_backend(self.backend, chunk.device), self.mu.to(chunk.device)
+            ops, mu = self._ops(chunk), self.mu.to(chunk.device)
             if source_means is not None:
                 votes += ops.agreeing_votes(chunk, mu, source_means.detach().to(chunk.device)).to(votes)
             else:
                 votes += ops.nearest_histogram(chunk, mu).to(votes) * len(chunk)
         self._all_reduce(votes)
-        voters = rows.float() if source_means is None else votes.sum()
-        share = torch.where(voters > 0, votes / voters, 1 / self.num_classes)
-        self.pi.copy_(reference.update_prior(self.pi.to(share.device), share, 1.0, self._floor))
+        if source_means is None:
+            self.pi.copy_(reference.update_prior(self.pi.to(votes.device), votes / rows.float(), 1.0, self._floor))
+            return
+        voters = votes.sum()
+        share = torch.where(voters > 0, votes / voters, 1 / self.num_classes).clamp_min(NEAREST_FLOOR)
+        self.pi.copy_(share / share.sum())
 
     @torch.no_grad()
     def start_epoch(self) -> None:
@@ -189,11 +197,12 @@ class GeT(nn.Module):
                 "call, or build GeT with prototype_labels='y_M'"
             )
         self._check_started()
-        ops = choose_backend(self.backend, features.device)
-        with torch.autocast(features.device.type, enabled=False):
+        ops = self._ops(features)
+        with _wide(features):
             e = ops.expectation(
                 features, self.mu, classifier_weight, self.mu_f, self.pi, self.tau,
                 prior_estimate=self.prior_estimate, prior_shrinkage=self.prior_shrinkage, prior_cap=self.prior_cap,
+                prior_gate=self.prior_gate,
                 use_y_M=self.prototype_labels == "y_M",
                 labels=labels if self.prototype_labels == "head" else None,
             )  # fmt: skip
@@ -203,10 +212,10 @@ class GeT(nn.Module):
 
     @property
     def prior(self) -> Tensor:
-        """(C,) what stands for pi in every posterior: Eq. (2'), (2*), or pi itself."""
-        ops = choose_backend(self.backend, self.pi.device)
+        """(C,) what stands for pi in every posterior: Eq. (2"), (2'), (2*), or pi itself."""
+        ops = self._ops(self.pi)
         pi: Tensor = ops.shrink_prior(self.pi) if self.prior_shrinkage else self.pi
-        pi = ops.cap_prior(pi) if self.prior_cap else pi  # one of the two at most
+        pi = ops.cap_prior(pi, self.prior_gate) if self.prior_cap else pi  # one of the two at most
         return pi
 
     @torch.no_grad()
@@ -214,8 +223,8 @@ class GeT(nn.Module):
         """(B,) int64 y_M, the generative classifier's labels as in Eq. (4), of any features (B, D)."""
         self._check_features(features, finite=self._look(features))
         self._check_started()
-        ops = choose_backend(self.backend, features.device)
-        with torch.autocast(features.device.type, enabled=False):
+        ops = self._ops(features)
+        with _wide(features):
             return reference.first_argmax(ops.posterior(features, self.mu, self.prior.log(), self.tau))
 
     @torch.no_grad()
@@ -230,8 +239,8 @@ class GeT(nn.Module):
         self._check_features(features, finite=False)
         if len(features) != len(e.features):
             raise ValueError(f"update() got {len(features)} features, the forward call had {len(e.features)}")
-        ops = choose_backend(self.backend, features.device)
-        with torch.autocast(features.device.type, enabled=False):
+        ops = self._ops(features)
+        with _wide(features):
             ops.update_memory_(
                 self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, floor=self._floor, skip=skip
             )
@@ -247,6 +256,10 @@ class GeT(nn.Module):
             )
 
     # --- details ------------------------------------------------------------------------------
+
+    def _ops(self, x: Tensor) -> ModuleType:
+        """Who computes what `x` is part of."""
+        return choose_backend(self.backend, x.device, self.on_cpu)
 
     @property
     def _floor(self) -> float:
@@ -291,7 +304,8 @@ class GeT(nn.Module):
             raise ValueError(f"features must be floating point, got {features.dtype}")
         if len(features) == 0:
             raise ValueError("features hold no row: a batch needs at least one image")
-        if finite and not bool(torch.isfinite(features).all()):
+        # the sum of finite numbers is, but for an overflow: one pass where nothing is wrong
+        if finite and not math.isfinite(float(features.detach().sum())) and not bool(torch.isfinite(features).all()):
             bad = (~torch.isfinite(features).all(1)).nonzero().flatten().tolist()
             raise ValueError(
                 f"non-finite features in step {int(self.health[0])}: rows {bad[:8]}{' ...' if len(bad) > 8 else ''} "
@@ -355,6 +369,12 @@ class GeT(nn.Module):
     def extra_repr(self) -> str:
         values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(Get))
         return f"{self.num_classes}, {self.feature_dim}, {values}"
+
+
+def _wide(features: Tensor) -> AbstractContextManager[Any]:
+    """GeT widens half types itself: no autocast inside."""
+    kind = features.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def _check_count(name: str, value: int, least: int) -> None:

@@ -41,18 +41,19 @@ def test_shrink_prior_matches_reference(C: int) -> None:
         assert error(found, reference.shrink_prior(pi.double())) < 1e-6
 
 
+@pytest.mark.parametrize("gate", [False, True])
 @pytest.mark.parametrize("C", [2, 65, 1500])
-def test_cap_prior_matches_reference(C: int) -> None:
+def test_cap_prior_matches_reference(C: int, gate: bool) -> None:
     skewed, one = (torch.rand(C) ** 6).clamp_min(1e-8), torch.zeros(C)
     one[C // 2] = 1
-    for pi in (torch.full((C,), 1 / C), skewed, one):
+    for pi in (torch.full((C,), 1 / C), torch.arange(C, 2.0 * C), skewed, one):
         pi = pi / pi.sum()
         with nan_filled():
-            found = kernels.cap_prior(pi)
-        wanted = reference.cap_prior(pi.double())
+            found = kernels.cap_prior(pi, gate)
+        wanted = reference.cap_prior(pi.double(), gate)
         assert relative(found, wanted) < 2e-6
         assert error(found.log(), wanted.log()) < 5e-6
-    assert kernels.cap_prior(torch.tensor([0.5, float("nan")])).isnan().all()
+    assert kernels.cap_prior(torch.tensor([0.5, float("nan")]), gate).isnan().all()
 
 
 def test_strided_inputs() -> None:
