@@ -1,0 +1,298 @@
+"""GeT's step on a CPU in few, large operators, under the names and signatures of `fastget.reference`.
+
+The reference keeps the equations apart and leaves the gradient to autograd: some 200 operators, most of them small.
+Here features and prototypes are stacked and made unit at once, the prior joins the product, and the gradient is written
+out. With P of `posterior`, y of `mixed_labels`, f' and m' the unit vectors, and slope = (P - y) / (B tau):
+
+    loss = -mean_b sum_c y log P
+    d_f  = (slope @ m' - pull f') / |f|        pull_b = sum_c slope cos
+    d_m  = (slope^T @ f' - pull m') / |m|      pull_c = sum_b slope cos
+
+Class sums are rows added up, no product with one-hot labels. A CPU waits for nothing, so values may decide what is run:
+a batch out of the ordinary (a norm that is no number, or under 1e-12 and not 0; a prior of 0) is the reference's.
+
+Shapes: B images in a target batch, C classes, D feature width; 3 is mu, mu_g, mu_f, and 2 the heads g and f.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fastget import reference
+from fastget.reference import (
+    EPS,
+    PRIOR_FLOOR,
+    Objective,
+    agreeing_votes,
+    cap_prior,
+    class_sums,
+    mixed_labels,
+    nearest_histogram,
+    posterior,
+    rebalance,
+    shrink_prior,
+    soft_cross_entropy,
+    structure_loss,
+    update_prior,
+    update_prototypes,
+)
+
+
+class Kept(NamedTuple):
+    """What the objective and its gradient need of the E-step."""
+
+    units: Tensor  # (B + 3 C, D): features, mu, mu_g, mu_f, over their norms
+    inverse: Tensor  # (B + 3 C,) 1 / their norm, 0 for a zero vector
+    log_prior: Tensor  # (C,)
+    logits: Tensor  # (B, 2, C)
+    log_P: Tensor  # (B, 2, C)
+    P: Tensor  # (B, 2, C)
+
+
+class Expectation(NamedTuple):
+    """As the reference's. The logits are constants here: the gradient is that of `objective`."""
+
+    features: Tensor  # (B, D), as given
+    mu_g: Tensor  # (C, D), as given
+    mu_f: Tensor  # (C, D), as given
+    tau: float
+    S_g: Tensor  # (B, C) logits: log prior + cos / tau under mu_g
+    S_f: Tensor  # (B, C) the same under mu_f
+    y_M: Tensor  # (B,) int64
+    statistics: Tensor  # flat; the rest, but for `kept`, are views of it
+    colsum_g: Tensor  # (C,) of P_g
+    colsum_f: Tensor  # (C,) of P_f
+    prior_sum: Tensor  # (C,) rows * P_bar of Eq. (3)
+    rows: Tensor  # () how many rows
+    bad_rows: Tensor  # () how many of them hold a non-finite feature
+    counts: Tensor | None  # (C,) of the classes in `labels`; None where none were given
+    sums: Tensor | None  # (C, D) of their features
+    kept: Kept
+
+
+def expectation(
+    features: Tensor,  # (B, D)
+    mu: Tensor,  # (C, D)
+    mu_g: Tensor,  # (C, D)
+    mu_f: Tensor,  # (C, D)
+    pi: Tensor,  # (C,)
+    tau: float,
+    *,
+    prior_estimate: str = "likelihood",  # "likelihood", "posterior" or "nearest"
+    prior_shrinkage: bool = False,  # (2*)
+    prior_cap: bool = False,  # (2')
+    prior_gate: bool = False,  # (2"), with prior_cap
+    use_y_M: bool = False,  # class sums by y_M
+    labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums
+) -> Expectation | reference.Expectation:
+    """E: the posteriors under mu, mu_g and mu_f, y_M, and the sums over the batch."""
+    with torch.no_grad():
+        found = None
+        if not torch.compiler.is_compiling() and prior_estimate in ("likelihood", "posterior", "nearest"):
+            prior = shrink_prior(pi) if prior_shrinkage else cap_prior(pi, prior_gate) if prior_cap else pi
+            by: Tensor | bool | None = use_y_M if labels is None else labels
+            found = _ordinary(features, mu, mu_g, mu_f, prior.log(), tau, prior_estimate, by)
+    if found is not None:
+        return found
+    return reference.expectation(
+        features, mu, mu_g, mu_f, pi, tau, prior_estimate=prior_estimate, prior_shrinkage=prior_shrinkage,
+        prior_cap=prior_cap, prior_gate=prior_gate, use_y_M=use_y_M, labels=labels,
+    )  # fmt: skip
+
+
+def _ordinary(
+    features: Tensor,
+    mu: Tensor,
+    mu_g: Tensor,
+    mu_f: Tensor,
+    log_prior: Tensor,  # (C,)
+    tau: float,
+    estimate: str,
+    by: Tensor | bool | None,  # class sums by these, by y_M, or none
+) -> Expectation | None:
+    """None where a norm or the prior is out of the ordinary."""
+    (B, D), C, dtype = features.shape, len(log_prior), log_prior.dtype
+    x = torch.cat([t if t.dtype == dtype else t.to(dtype) for t in (features, mu, mu_g, mu_f)])
+    inverse = torch.linalg.vector_norm(x, dim=1)
+    if not _invert_(inverse, log_prior):
+        return None
+    f, m = torch.split(x.mul_(inverse[:, None]), [B, 3 * C])
+    logits = torch.addmm(log_prior.repeat(3), f, m.t(), alpha=1 / tau).view(B, 3, C)
+    S, S_g, S_f = logits.unbind(1)
+    y_M = S.argmax(1)  # the lowest index on a tie
+    heads = logits[:, 1:]
+    log_P = torch.log_softmax(heads, 2)
+    P = log_P.exp()
+
+    by = y_M if by is True else by
+    sizes = [C, C, C, 1, 1] + ([C, C * D] if isinstance(by, Tensor) else [])
+    statistics = x.new_zeros(sum(sizes))  # no bad row: its norm would not be finite
+    colsum_g, colsum_f, prior_sum, rows, bad_rows, *of_classes = torch.split(statistics, sizes)
+    torch.sum(P, 0, out=statistics[: 2 * C].view(2, C))
+    if estimate == "likelihood":
+        torch.sum(torch.softmax(S_g - log_prior, 1), 0, out=prior_sum)
+    elif estimate == "posterior":
+        prior_sum.copy_(colsum_g)
+    else:
+        prior_sum.scatter_(0, (S - log_prior).argmax(1), 1, reduce="add")
+    rows.fill_(B)
+    counts = sums = None
+    if isinstance(by, Tensor):
+        counts, sums = of_classes[0].scatter_(0, by, 1, reduce="add"), of_classes[1].view(C, D)
+        sums.index_add_(0, by, features if features.dtype == dtype else features.to(dtype))
+    return Expectation(
+        features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, colsum_g, colsum_f, prior_sum,
+        rows.view(()), bad_rows.view(()), counts, sums, Kept(x, inverse, log_prior, heads, log_P, P),
+    )  # fmt: skip
+
+
+def _invert_(norms: Tensor, log_prior: Tensor) -> bool:
+    """1 / norm in its place, and 0 for 0; False where a norm or the prior is out of the ordinary."""
+    low, high = torch.aminmax(norms)
+    least = float(low)  # NaN where there is one, and then no comparison holds
+    if not (float(high) < torch.inf and (least >= EPS or least == 0) and float(log_prior.min()) > -torch.inf):
+        return False
+    if least >= EPS:
+        norms.reciprocal_()
+        return True
+    zero = norms == 0
+    if bool(((norms < EPS) & ~zero).any()):
+        return False
+    norms.reciprocal_().masked_fill_(zero, 0)
+    return True
+
+
+def objective(
+    e: Expectation | reference.Expectation,
+    gamma_g: float,  # weight of onehot(y_M) in the labels of g: gamma_Q, or 1 without L_KL, 0 without the mix
+    gamma_f: float,  # the same for f
+) -> Objective:
+    """C and the loss: Q by Eq. (6) from the given column sums, labels by Eq. (10), soft cross-entropy (7)-(9)."""
+    if isinstance(e, reference.Expectation):
+        return reference.objective(e, gamma_g, gamma_f)
+    if not isinstance(e, Expectation):
+        raise ValueError(
+            "objective() needs what expectation() of the same backend makes; this Expectation is of another: "
+            "use the same one for both"
+        )
+    return Objective(*_Loss.apply(e.features, e.mu_g, e.mu_f, e, float(gamma_g), float(gamma_f)))
+
+
+class _Loss(torch.autograd.Function):
+    """(features, mu_g, mu_f, e, gamma_g, gamma_f) -> the five numbers of an Objective."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, mu_g: Tensor, mu_f: Tensor, e: Expectation, gamma_g: float, gamma_f: float
+    ) -> tuple[Tensor, ...]:
+        kept = e.kept
+        B, _, C = kept.P.shape
+        weight = _weights(e.statistics[: 2 * C].view(2, C))
+        y = kept.P * weight  # Q, and then the labels
+        total = y.sum(2, keepdim=True)
+        y.div_(total)
+        Q_bar = y.sum(0).div_(B)
+        # log Q - log P = log weight - log total
+        structure = torch.xlogy(Q_bar, Q_bar * weight).sum(1).sub_(total.log_().sum((0, 2)), alpha=1 / B)
+
+        _mix_(y, e.y_M, gamma_g, gamma_f)
+        loss_g, loss_f = (structure.new_tensor(total / -B) for total in (y * kept.log_P).sum((0, 2)).tolist())
+        if any(ctx.needs_input_grad):
+            ctx.kinds, ctx.tau = (features.dtype, mu_g.dtype, mu_f.dtype), e.tau
+            ctx.save_for_backward(*kept[:4], torch.sub(kept.P, y, out=y))
+        structures = structure.unbind()
+        ctx.mark_non_differentiable(*structures)
+        ctx.set_materialize_grads(False)
+        return (loss_g + loss_f, loss_g, loss_f, *structures)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        units, inverse, log_prior, logits, change = ctx.saved_tensors
+        B, _, C = change.shape
+        (f, _, m), (of_f, _, of_m) = (torch.split(t, [B, C, 2 * C]) for t in (units, inverse))
+        both, g, h = (0.0 if grad is None else float(grad) for grad in grads[:3])
+        scale = (both + g) / B
+        if g != h:
+            change, scale = change * change.new_tensor([both + g, both + h])[:, None], 1 / B
+        pulls = (logits - log_prior).mul_(change)
+        change = change.view(B, 2 * C)
+        d: list[Tensor | None] = [None] * 6
+        if ctx.needs_input_grad[0]:
+            d_f = torch.mm(change * (of_f * (scale / ctx.tau))[:, None], m)
+            d[0] = d_f.addcmul_(f, pulls.sum((1, 2)).mul_(of_f)[:, None], value=-scale).to(ctx.kinds[0])
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            d_m = torch.mm((change * (of_m * (scale / ctx.tau))).t(), f)
+            d_m.addcmul_(m, pulls.sum(0).view(2 * C).mul_(of_m)[:, None], value=-scale)
+            d[1:3] = (part.to(kind) for part, kind in zip(torch.split(d_m, C), ctx.kinds[1:], strict=True))
+        return tuple(d)
+
+
+def _weights(colsum: Tensor) -> Tensor:
+    """1 / sqrt(colsum), 0 for a column of mass zero."""
+    weight = colsum.rsqrt()
+    return weight if float(colsum.min()) > 0 else weight.masked_fill_(colsum <= 0, 0)
+
+
+def _mix_(Q: Tensor, y_M: Tensor, gamma_g: float, gamma_f: float) -> None:
+    """Eq. (10) in the place of Q (B, 2, C)."""
+    heads = [(Q, gamma_g)] if gamma_g == gamma_f else [(Q[:, :1], gamma_g), (Q[:, 1:], gamma_f)]
+    for Q_h, gamma in heads:
+        Q_h.mul_(1 - gamma).scatter_(2, y_M.view(-1, 1, 1).expand(-1, Q_h.shape[1], 1), gamma, reduce="add")
+
+
+@torch.no_grad()
+def update_memory_(
+    mu: Tensor,  # (C, D), changed in place
+    pi: Tensor,  # (C,), changed in place
+    health: Tensor,  # (2,) int64, in place: updates so far, and the first that was refused (-1: none)
+    e: Expectation | reference.Expectation,
+    gamma_mu: float,
+    gamma_pi: float,
+    *,
+    floor: float = PRIOR_FLOOR,
+    skip: Tensor | None = None,  # (), not 0: leave the memory as it is (an overflow of the loss scaler)
+) -> None:
+    """The memory: Eqs. (3) and (4). A batch with a non-finite feature or posterior leaves it untouched, and `health`
+    notes it."""
+    if (
+        isinstance(e, reference.Expectation)
+        or e.sums is None
+        or e.counts is None
+        or torch.compiler.is_compiling()
+        or float(e.bad_rows) != 0  # another rank's
+        or not math.isfinite(float(e.prior_sum.sum()))
+    ):
+        reference.update_memory_(mu, pi, health, e, gamma_mu, gamma_pi, floor=floor, skip=skip)  # type: ignore[arg-type]
+        return
+    if skip is None or not bool(skip):
+        step = e.counts.clamp_max(1).mul_(gamma_mu)  # 0 for a class with none, which is left as it was: mu * 1 + 0
+        mu.mul_((1 - step)[:, None]).addcmul_(e.sums, step.div_(e.counts.clamp_min(1))[:, None])
+        pi.mul_(1 - gamma_pi).add_(e.prior_sum, alpha=gamma_pi / float(e.rows))
+        pi.div_(pi.sum()).clamp_min_(floor)
+    health[0].add_(1)
+
+
+__all__ = [
+    "Expectation",
+    "Objective",
+    "agreeing_votes",
+    "cap_prior",
+    "class_sums",
+    "expectation",
+    "mixed_labels",
+    "nearest_histogram",
+    "objective",
+    "posterior",
+    "rebalance",
+    "shrink_prior",
+    "soft_cross_entropy",
+    "structure_loss",
+    "update_memory_",
+    "update_prior",
+    "update_prototypes",
+]
