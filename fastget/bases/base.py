@@ -85,6 +85,11 @@ class Base(nn.Module):
         self.network, self.method, self.config = network, method, config
         self.label_smoothing, self.timer = label_smoothing, timer
 
+    def passes(self, labelled: int, target: int, learned: int, again: bool = False) -> int:
+        """Image passes of a step, counted before it is made: of so many labelled images and target images, where one
+        that is learned from counts as `learned`; and whether the method looks at the target's again."""
+        return learned * (labelled + target) + (target if again else 0)
+
     def parts(self, step: Step) -> tuple[Step, ...]:
         """What the optimizer takes a step each for: all at once, or, for a method that asks for it, its term alone."""
         if step.target is None or "own step" not in self.method.needs:

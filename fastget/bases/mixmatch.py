@@ -55,6 +55,10 @@ class MixMatch(Base):
             return Losses(loss, source, logged={"loss_target": squared})
         return Losses(loss, source, seen, Term(squared, kept=kept))
 
+    def passes(self, labelled: int, target: int, learned: int, again: bool = False) -> int:
+        """Both views are looked at for the guess, and learned from when they are mixed."""
+        return learned * (labelled + 2 * target) + 2 * target * (2 if again else 1)
+
     @torch.no_grad()
     def views(self, step: Step, what: str) -> tuple[Seen, Seen]:
         """The two views, in the network's own mode: in training batch statistics count, and are counted."""

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}")
     settings = _settings(args)
-    predictor = open_predictor(args.checkpoint, args.device)
+    predictor = open_predictor(args.checkpoint, args.device, args.precision)
     data = data_config(predictor, settings)
     images, features = find_domain(data, args.domain, predictor)
     check_domain(images, predictor)
@@ -110,7 +110,7 @@ def evaluate_domain(
     from fastget.evaluation.score import evaluate
 
     loader = loader_of(predictor, images, data, batch_size, features)
-    return evaluate(predictor.network, loader), loader.bad.files
+    return evaluate(predictor.network, loader, dtype=predictor.dtype), loader.bad.files
 
 
 def loader_of(
@@ -125,7 +125,7 @@ def loader_of(
     made = predictor.preprocessing
     sampler = EvalSampler(len(images), batch_size, margin=made.margin)
     shown = None if features is None else torch.from_numpy(features).to(predictor.device)
-    stream = Stream(images, sampler, made, None, data.bad_threshold, data.max_pixels, shown)
+    stream = Stream(images, sampler, made, None, data.bad_threshold, data.max_pixels, shown, data.dali_edges)
     return Loader(stream, predictor.device, data.loader, data.workers)
 
 
@@ -224,6 +224,7 @@ def describe(
         "checkpoint": str(predictor.checkpoint),
         "step": predictor.step,
         "backbone": predictor.backbone,
+        "precision": str(predictor.dtype).removeprefix("torch."),
         "domain": images.name,
         "images": len(images),
         "scored": len(scored),

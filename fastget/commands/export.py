@@ -88,4 +88,5 @@ def _source_means(predictor: Predictor, root: str | None) -> ClassMeans:
         ) from error
     if images.classes != predictor.classes:
         raise ValueError(f"{images.name} has other classes than {predictor.checkpoint}: was the data changed?")
-    return class_means(predictor.network, loader_of(predictor, images, data, BATCH, features))
+    loader = loader_of(predictor, images, data, BATCH, features)
+    return class_means(predictor.network, loader, dtype=predictor.dtype)

@@ -12,11 +12,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, get_args
 
 from rich.console import Console
 from rich.markup import escape
 
+from fastget.common.choices import Precision
 from fastget.common.files import made_whole
 from fastget.common.progress import progress_bar
 from fastget.common.text import csv_cell, escaped
@@ -61,6 +62,10 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=BATCH, help=f"images at a time (default: {BATCH})")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 ..., or auto (default)")
+    parser.add_argument(
+        "--precision", choices=get_args(Precision),
+        help="number type of the network; default: the run's, or float32 where the device has no other",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         least = 0 if name == "workers" else 1
         if (value := getattr(args, name)) is not None and value < least:
             raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
-    predictor = open_predictor(args.checkpoint, args.device)
+    predictor = open_predictor(args.checkpoint, args.device, args.precision)
     top_k = min(TOP_K, len(predictor.classes)) if args.top_k is None else args.top_k
     unused: list[str] = []
     files = find_images(args.images, args.root, unused)
@@ -91,15 +96,20 @@ def run(args: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def open_predictor(checkpoint: Path, device: str) -> Predictor:
-    """The predictor of --checkpoint on --device; what is said of the checkpoint goes to standard error."""
+def open_predictor(checkpoint: Path, device: str, precision: Precision | None = None) -> Predictor:
+    """The predictor of --checkpoint on --device, in --precision if it is given; what is said of the checkpoint goes to
+    standard error."""
     from fastget.common.device import choose_device
+    from fastget.common.precision import choose_precision
     from fastget.serving.predictor import load_predictor
 
     def warn(text: str) -> None:
         Console(stderr=True).print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
 
-    return load_predictor(checkpoint, choose_device(device), report=warn)
+    found = load_predictor(checkpoint, choose_device(device), report=warn)
+    if precision is None:
+        return found
+    return dataclasses.replace(found, dtype=choose_precision(precision, found.device, force=True))
 
 
 # --- which images --------------------------------------------------------------------------------

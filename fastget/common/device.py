@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
+from torch import nn
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def choose_device(name: str, option: str = "--device") -> torch.device:
@@ -20,3 +25,10 @@ def choose_device(name: str, option: str = "--device") -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"{option} is {name!r}, and torch sees {torch.cuda.device_count()} CUDA devices")
     return device
+
+
+def laid_out(module: Module, device: torch.device) -> Module:
+    """On the device, and there in the layout that images come in: channels last on a GPU, where convolutions are
+    faster for it."""
+    module.to(device)
+    return module.to(memory_format=torch.channels_last) if device.type == "cuda" else module

@@ -32,6 +32,22 @@ def choose_precision(wanted: Precision, device: torch.device, force: bool = Fals
     return dtype
 
 
+def of_a_run(wanted: Precision, device: torch.device, force: bool = False) -> torch.dtype:
+    """What a trained network runs in: the type that its run was told, or float32 on a device that has no instructions
+    for it. float16 on a CPU is one of these: it was meant for the GPU that the run was on."""
+    if device.type == "cpu" and wanted == "float16":
+        return torch.float32
+    try:
+        return choose_precision(wanted, device, force)
+    except ValueError:
+        return torch.float32
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    """The network runs in `dtype`, its parameters stay float32."""
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+
+
 def cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether this CPU multiplies bfloat16 itself."""
     if not cpuinfo.is_file():

@@ -85,6 +85,32 @@ class Ranks:
             dist.barrier()
 
 
+class Vote:
+    """Whether any rank says yes. Among several it is told one call later: what was said is then on the host, or soon
+    will be, and nobody waits for work that was given to the device since. All ranks call it as often."""
+
+    def __init__(self, ranks: Ranks, device: torch.device) -> None:
+        self._ranks, self._device = ranks, device
+        self._said: Tensor | None = None  # what came of the last call, on the host once the device has come so far
+        self._event: torch.cuda.Event | None = None
+
+    def __call__(self, flag: bool) -> bool:
+        if self._ranks.world == 1:
+            return flag
+        before, event = self._said, self._event
+        total = torch.full((), float(flag), device=self._device)
+        dist.all_reduce(total)
+        if self._device.type == "cuda":
+            self._said = torch.empty((), pin_memory=True).copy_(total, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._event.record()
+        else:
+            self._said = total
+        if event is not None:
+            event.synchronize()
+        return before is not None and bool(before > 0)
+
+
 def first_of_all() -> bool:
     """Whether this process is rank 0 of those that torchrun started, also before they are joined."""
     return os.environ.get("RANK", "0") == "0"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastget import bases, methods
-from fastget.common.choices import Criterion, Decoder, Interpolation, Precision
+from fastget.common.choices import Criterion, Decoder, Edges, Interpolation, Precision
 from fastget.common.fields import opt
 from fastget.common.preprocessing import Preprocessing
 
@@ -72,6 +72,12 @@ class DataConfig:
     )
     loader: Decoder = opt(
         "auto", "who decodes: dali, torchvision, synthetic (random images), auto (dali on a GPU, else torchvision)"
+    )
+    dali_edges: Edges = opt(
+        "plain",
+        "dali: how the outermost row and column of an image are resized: plain (as DALI does, up to 12 levels of 255 "
+        "from PIL's), exact (as PIL does, at twice the cost and more)",
+        was="exact",
     )
     cache: str = opt(
         "auto",
@@ -164,6 +170,9 @@ class OptimConfig:
 
     lr: float = opt(0.01, "learning rate of bottleneck, classifier and what the method learns", gt=0)
     backbone_lr_scale: float = opt(0.1, "the backbone's learning rate is this times lr; 0: it is frozen", ge=0)
+    bottleneck_lr_scale: float = opt(
+        1.0, "the bottleneck's learning rate is this times lr: 1 as in ATDOC's code, 0.1 as in the paper's text", gt=0
+    )
     momentum: float = opt(0.9, "momentum", ge=0, le=1)
     nesterov: bool = opt(True, "Nesterov's momentum")
     weight_decay: float = opt(1e-3, "weight decay", ge=0)
@@ -202,6 +211,11 @@ class TrainConfig:
         None, "images a batch in evaluation; default: 256, and of large images no more than 8 times batch_size",
         ge=1, free=True,
     )  # fmt: skip
+    eval_images: int = opt(
+        4096,
+        "target images, drawn once, of an evaluation before the last one, which is of all; 0: all of them always",
+        ge=0, free=True, was=0,
+    )  # fmt: skip
     epochs: int = opt(10, "length; an epoch is as many batches as the larger domain holds", ge=1)
     max_steps: int | None = opt(None, "length in steps, in place of epochs", ge=1)
     warmup_steps: int | None = opt(
@@ -225,6 +239,12 @@ class TrainConfig:
         "auto", "number type of the network; auto: bfloat16 or float16 on a GPU, float32 on a CPU"
     )
     force_precision: bool = opt(False, "use that type even where it is slow")
+    channels_last: Literal["auto", "gpu", "always", "never"] = opt(
+        "auto",
+        "whether the network's weights lie channels last: auto (on a GPU, and on a CPU in a half type, where it is "
+        "measured faster), gpu (on a GPU alone), always, never",
+        was="gpu",
+    )
     compile: bool = opt(False, "torch.compile the network")
     watch: int = opt(
         2000,
@@ -235,3 +255,7 @@ class TrainConfig:
     tensorboard: bool = opt(True, "write TensorBoard events beside metrics.jsonl", free=True)
     profile: bool = opt(False, "print where the time of a step goes, and write a Chrome trace", free=True)
     threads: int = opt(0, "CPU threads of torch; 0: torch's own choice. The same number gives the same bits", ge=0)
+
+    def interim_images(self, target: int) -> int:
+        """How many of so many target images an evaluation before the last one looks at."""
+        return min(target, self.eval_images) if self.eval_images else target

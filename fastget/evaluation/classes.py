@@ -29,7 +29,7 @@ class Tally(NamedTuple):
     """What an evaluation says of the classes, as plain values: a checkpoint holds the last few."""
 
     step: int
-    predicted: list[int]  # (C,) images
+    predicted: list[int] | list[float]  # (C,) images
     sure: list[float]  # (C,) the sum of these images' confidences
     mass: list[float]  # (C,) the sum of the class's probability over all images
 
@@ -95,13 +95,16 @@ def estimate(
     names: tuple[str, ...],
     tallies: Sequence[Tally],  # of the last evaluations, the final model's last
     labels: NDArray[np.int64] | None = None,  # (N,) of the images that were evaluated
+    draw: Tally | None = None,  # the final model's on the images that the other evaluations looked at; None: on all
 ) -> Classes:
     """The final model's histogram; the interval holds what each of the last evaluations leaves open."""
-    predicted = [np.array(one.predicted, dtype=np.int64) for one in tallies]
+    final = tallies[-1]
+    tallies = tallies if draw is None else [*(of_all(one, draw, final) for one in tallies[:-1]), final]
+    predicted = [np.array(one.predicted) for one in tallies]
     lows, highs = zip(*map(_bounds, tallies), strict=True)
     return Classes(
         names,
-        predicted[-1],
+        np.array(final.predicted, dtype=np.int64),
         _absent(predicted),
         np.min(lows, axis=0),
         np.max(highs, axis=0),
@@ -110,7 +113,22 @@ def estimate(
     )
 
 
-def _absent(predicted: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
+def of_all(one: Tally, draw: Tally, final: Tally) -> Tally:
+    """What an evaluation of a few images would have said of all, as far as is known: what the final model says of all,
+    and how far this evaluation was from it on the few. Their draw is then no part of what is left open, only how they
+    differ. An evaluation of more images than the draw has (of a run that began with all) stays as it is."""
+    few, images = sum(draw.predicted), sum(final.predicted)
+    if sum(one.predicted) > few:
+        return one
+    parts = zip(one[1:], draw[1:], final[1:], strict=True)
+    moved = [
+        np.maximum(np.array(now) + (np.array(then) / sum(one.predicted) - np.array(same) / few) * images, 0).tolist()
+        for then, same, now in parts
+    ]
+    return Tally(one.step, *moved)
+
+
+def _absent(predicted: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
     """Fewer than a tenth of the fair share of the images at every evaluation: of few images, none."""
     most = np.max([one / max(1, int(one.sum())) for one in predicted], axis=0)
     return np.asarray(most < ABSENT / len(most))

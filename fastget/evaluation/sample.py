@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastget.common.ranks import Ranks
 from fastget.evaluation.infer import Inferred
+from fastget.loading.sampling import fixed_draw
 
 LARGEST = torch.finfo(torch.float16).max
 SURE = 0.9  # a label counts as covered from this confidence on
@@ -45,9 +46,8 @@ class Sample:
     """Collects the rows of the draw as batches go through the network; several ranks have a part of it each."""
 
     def __init__(self, images: int, size: int, ranks: Ranks) -> None:
-        drawn = np.random.default_rng(0).permutation(images)[:size]
         self.chosen: NDArray[np.bool_] = np.zeros(images, dtype=np.bool_)
-        self.chosen[drawn] = True
+        self.chosen[fixed_draw(images, size)] = True
         self._ranks = ranks
         self._parts: list[tuple[Tensor, ...]] = []
 
@@ -55,10 +55,12 @@ class Sample:
         return int(self.chosen.sum())
 
     def add(self, features: Tensor, logits: Tensor, labels: Tensor, place: NDArray[np.int64]) -> None:
-        """A batch; those of it that were not drawn are passed over."""
+        """A batch; those of it that were not drawn are passed over. They stay on the device until they are read."""
         mine = np.flatnonzero(self.chosen[place])
-        rows = torch.from_numpy(mine).to(logits.device)
-        kept = [part[rows].cpu() for part in (features.float(), logits.float(), labels)]
+        if not len(mine):
+            return
+        rows = torch.from_numpy(mine).to(logits.device, non_blocking=True)
+        kept = [part[rows] for part in (features.float(), logits.float(), labels)]
         self._parts.append((*kept, torch.from_numpy(place[mine])))
 
     def add_all(self, share: Inferred) -> None:
@@ -71,9 +73,9 @@ class Sample:
 
     def read(self) -> Sampled | None:
         """What was added since the last call, by all ranks, which all call it; None: nothing was."""
-        parts, self._parts = self._parts, []
+        parts, self._parts = [tuple(column.cpu() for column in part) for part in self._parts], []
         every = [part for theirs in self._ranks.gather(parts) for part in theirs]
-        if not any(len(part[3]) for part in every):
+        if not every:
             return None
         columns = [torch.cat(column) for column in zip(*every, strict=True)]
         order = columns[3].argsort()

@@ -37,6 +37,8 @@ class Evaluation:
     per_class: list[float | None]  # (C,) None for a class without images
     mass: NDArray[np.float32]  # (C,) the sum of each class's probability over the images
     label_free: dict[str, float | None] = field(default_factory=dict)
+    of: int | None = None  # images of the list, where these are a draw of it
+    on_draw: Evaluation | None = None  # the same predictions on that draw alone, where all images were looked at
     validation: Evaluation | None = None  # the same network on SSDA's validation list, where there is one
 
     def metrics(self) -> dict[str, Any]:
@@ -46,13 +48,22 @@ class Evaluation:
         """All figures, as a line of metrics.jsonl has them."""
         held_out = self.validation.metrics() if self.validation is not None else {}
         named = {f"validation_{name}": value for name, value in held_out.items()}
-        return {**self.metrics(), **self.label_free, **named}
+        return {**self.metrics(), **self.label_free, **named, **self._looked_at()}
+
+    def _looked_at(self) -> dict[str, Any]:
+        """How many images these are, in a run that looks at a draw of them before its last step."""
+        if self.of is not None:
+            return {"images": len(self.index), "of": self.of}
+        if self.on_draw is None:
+            return {}
+        draw = {"images": len(self.on_draw.index), **self.on_draw.metrics(), **self.on_draw.label_free}
+        return {"images": len(self.index), "on_draw": draw}
 
     def criterion(self, name: Criterion) -> float | None:
-        """What a checkpoint is chosen by."""
+        """What a checkpoint is chosen by: of the same images at every evaluation."""
         if name == "validation":
             return None if self.validation is None else self.validation.mean_class_accuracy
-        return self.label_free.get(name)
+        return (self.on_draw or self).label_free.get(name)
 
 
 def evaluate(
@@ -61,9 +72,10 @@ def evaluate(
     ranks: Ranks | None = None,
     between: Between = nothing,
     look: Look | None = None,
+    dtype: torch.dtype = torch.float32,  # that the network runs in
 ) -> Evaluation:
     """Predict every image of the loader's list, and score the predictions. `look` is shown every batch on the way."""
-    return assess(infer(network, loader, between=between, look=look), ranks or Ranks())
+    return assess(infer(network, loader, between=between, look=look, dtype=dtype), ranks or Ranks())
 
 
 def assess(share: Inferred, ranks: Ranks) -> Evaluation:

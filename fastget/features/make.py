@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fastget.common.device import choose_device
+from fastget.common.device import choose_device, laid_out
 from fastget.common.errors import RunFailed
 from fastget.common.files import sizes_and_times
 from fastget.common.lock import held
-from fastget.common.precision import choose_precision
+from fastget.common.precision import autocast, choose_precision
 from fastget.common.progress import Advance
 from fastget.common.ranks import Ranks, joined
 from fastget.common.text import and_more
@@ -135,8 +135,7 @@ def build_backbone(
         precision=str(precision).removeprefix("torch."),
         **dataclasses.asdict(made),
     )
-    backbone = network.backbone.to(device).eval().requires_grad_(False)
-    return backbone.to(memory_format=torch.channels_last) if device.type == "cuda" else backbone, origin
+    return laid_out(network.backbone, device).eval().requires_grad_(False), origin
 
 
 def _open(folder: Path, origin: Origin, classes: tuple[str, ...], ranks: Ranks) -> Store:
@@ -289,7 +288,7 @@ class _Maker:
 
     @torch.inference_mode()
     def _features(self, images: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+        with autocast(self.device, self.dtype):
             found: torch.Tensor = self.backbone(images).float()
         stored: torch.Tensor = found.to(self.stored)
         if not bool(torch.isfinite(stored).all()):
@@ -307,5 +306,5 @@ class _Maker:
         packed, _ = find_packed(images, data.cache, made.resize, made.interpolation)
         sampler = EvalSampler(len(images), BATCH, margin=made.margin)
         threshold = data.bad_threshold if data.bad_images == "skip" else 1.0  # else the first one is the end
-        stream = Stream(images, sampler, made, packed, threshold, data.max_pixels)
+        stream = Stream(images, sampler, made, packed, threshold, data.max_pixels, edges=data.dali_edges)
         return Loader(stream, self.device, data.loader, data.workers)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fastget.common.ranks import global_rows, global_sum, this_rank, world_size
 from fastget.methods import settings
-from fastget.methods.base import Method, Seen, Task, Term
+from fastget.methods.base import Extra, Method, Seen, Task, Term
 from fastget.methods.neighbours import LOOK, filled, neighbour_labels, shared_neighbour_labels, wide
 from fastget.methods.pl import sharpen_by_column, weighted_cross_entropy
 
@@ -50,6 +50,10 @@ class AtdocNA(Method):
         dtype = torch.float16 if config.store == "float16" else None  # none: torch's default, float32
         for name, width in zip(MEMORY, (task.feature_dim, task.num_classes), strict=True):
             self.register_buffer(name, torch.zeros(share, width, dtype=dtype))
+
+    @property
+    def extra(self) -> frozenset[Extra]:
+        return frozenset({"second look"} if self.config.second_look else ())
 
     @classmethod
     def keeps(cls, config: settings.AtdocNA, task: Task, ranks: int) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fastget import reference
 from fastget.common.ranks import global_mean, global_sum
 from fastget.methods import settings
-from fastget.methods.base import Method, Seen, Task, Term
+from fastget.methods.base import Extra, Method, Seen, Task, Term
 
 
 def nearest_centroid_labels(
@@ -49,6 +49,10 @@ class AtdocNC(Method):
     def __init__(self, config: settings.AtdocNC, task: Task) -> None:
         super().__init__(config, task)
         self.register_buffer("memory", F.normalize(torch.rand(task.num_classes, task.feature_dim), dim=1))
+
+    @property
+    def extra(self) -> frozenset[Extra]:
+        return frozenset({"second look"} if self.config.second_look else ())
 
     def forward(self, seen: Seen) -> Term:
         return Term(global_mean(F.cross_entropy(seen.logits, self.labels(seen), reduction="none")))

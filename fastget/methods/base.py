@@ -18,12 +18,18 @@ from torch import Tensor, nn
 from fastget.common.fields import opt
 from fastget.methods.settings import Settings
 
-__all__ = ["Method", "Need", "Seen", "Settings", "Task", "Term", "Whole", "opt"]  # all that a method's file needs
+# all that a method's file needs
+__all__ = ["Extra", "Method", "Need", "Seen", "Settings", "Task", "Term", "Whole", "opt"]
 
 Need = Literal[
     "target",  # batches of target images; without it the method never sees one
     "warm-up",  # steps before it starts: train.warmup_steps is 30 % of all unless it is set
     "own step",  # its term has an optimizer's step of its own, after that of the labelled images
+]
+Extra = Literal[
+    "whole target",  # `start` asks for all of it
+    "whole source",  # and for the source's means
+    "second look",  # after_step calls `again`
 ]
 
 
@@ -89,6 +95,11 @@ class Method(nn.Module):
     def __init__(self, config: Any, task: Task) -> None:
         super().__init__()
         self.config, self.task = config, task
+
+    @property
+    def extra(self) -> frozenset[Extra]:
+        """What it has the network look at beside its batches: a run counts its image passes before it makes them."""
+        return frozenset()
 
     @classmethod
     def keeps(cls, config: Any, task: Task, ranks: int) -> str:

@@ -20,6 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastget.common.device import laid_out
+from fastget.common.precision import autocast, of_a_run
 from fastget.common.preprocessing import Preprocessing
 from fastget.common.text import and_more
 from fastget.config import make_config
@@ -29,7 +31,7 @@ from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import Network, build_network
 from fastget.runs.checkpoint import FINAL, BadCheckpoint, CheckpointFolder, load_checkpoint
 from fastget.serving import BATCH
-from fastget.serving.weights import SUFFIX, read_weights
+from fastget.serving.weights import OF_THE_TYPE, SUFFIX, read_weights
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Predictor:
-    """The network of a checkpoint, in evaluation mode and float32, with its classes and its preprocessing."""
+    """The network of a checkpoint, in evaluation mode, with its classes and its preprocessing. It runs in the number
+    type of its run, where the device has instructions for that."""
 
     network: Network
     classes: tuple[str, ...]
@@ -62,6 +65,7 @@ class Predictor:
     config: dict[str, dict[str, Any]]  # the run's, as stored
     backbone: dict[str, str] = field(default_factory=dict)  # the record of what the run began with; empty in old ones
     max_pixels: int = MAX_PIXELS  # a file that tells of more is not decoded
+    dtype: torch.dtype = torch.float32  # that the network runs in
 
     @property
     def features_of(self) -> str | None:
@@ -79,7 +83,8 @@ class Predictor:
     @torch.inference_mode()
     def probabilities(self, levels: Tensor) -> Tensor:
         """(N, H, W, 3) uint8 -> (N, C)."""
-        _, logits = self.network(normalise(levels.to(self.device), self.preprocessing))
+        with autocast(self.device, self.dtype):
+            _, logits = self.network(normalise(levels.to(self.device), self.preprocessing))
         return torch.softmax(logits.float(), 1)
 
     def predict(
@@ -220,6 +225,9 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
     own = {info.name: config["data"].get(info.name) for info in dataclasses.fields(Preprocessing)}
     own = dataclasses.asdict(Preprocessing()) | {name: value for name, value in own.items() if value is not None}
     settings |= {"data.max_pixels": config["data"]["max_pixels"]} if "max_pixels" in config["data"] else {}
+    trained = config.get("train")  # an exported file of an earlier version has none
+    trained = trained if isinstance(trained, dict) else {}
+    settings |= {f"train.{name}": trained[name] for name in OF_THE_TYPE if name in trained}
     try:
         read = make_config(
             settings | {f"data.{name}": value for name, value in own.items()} | {"network.weights": "none"}
@@ -229,9 +237,8 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
     except ValueError as error:
         raise BadCheckpoint(f"{file} holds a configuration that this version of fastget cannot use: {error}") from error
     _load_weights(network, weights, len(classes), file)
-    network.to(device).eval().requires_grad_(False)
     return Predictor(
-        network=network,
+        network=laid_out(network, device).eval().requires_grad_(False),
         classes=tuple(classes),
         preprocessing=read.data.preprocessing,
         device=device,
@@ -240,6 +247,7 @@ def _from_file(file: Path, device: torch.device) -> Predictor:
         config=config,
         backbone=dict(state.get("backbone") or {}),
         max_pixels=read.data.max_pixels,
+        dtype=of_a_run(read.train.precision, device, read.train.force_precision),
     )
 
 

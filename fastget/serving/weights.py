@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fastget.serving.predictor import Predictor
 
 SUFFIX, KEY = ".safetensors", "fastget"
+OF_THE_TYPE = ("precision", "force_precision")  # fields of the train section that say what the network runs in
 PLACES = ("root", "cache", "workers")  # fields of the data section that mean nothing on another machine
 
 
@@ -32,6 +33,7 @@ def write_weights(file: Path, predictor: Predictor, told: dict[str, Any], source
         tensors |= {"source_class_means": source.means.cpu(), "source_class_counts": source.counts.cpu()}
     config = {name: dict(predictor.config.get(name, {})) for name in ("data", "network", "method")}
     config["data"] = {name: value for name, value in config["data"].items() if name not in PLACES}
+    config["train"] = {name: value for name, value in predictor.config.get("train", {}).items() if name in OF_THE_TYPE}
     content = {**told, "config": config, "fastget_format": FORMAT}
     file.write_bytes(save(tensors, metadata={"format": "pt", KEY: json.dumps(content)}))
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import inspect
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fastget.bases import base_of
 from fastget.bases.base import Base, Need
+from fastget.common.precision import choose_precision
 from fastget.common.ranks import Ranks
 from fastget.common.timing import Timer
-from fastget.config import Config
+from fastget.config import Config, TrainConfig
 from fastget.data.find import Domains
 from fastget.loading.loader import Loader, Stream
-from fastget.loading.sampling import EvalSampler, TrainSampler
+from fastget.loading.sampling import EvalSampler, TrainSampler, fixed_draw
 from fastget.methods import method_of
 from fastget.methods.base import Task
 from fastget.networks.network import build_network
@@ -49,19 +52,29 @@ def build_model(config: Config, domains: Domains, device: torch.device, ranks: R
             raise ValueError("train.sync_batchnorm needs CUDA devices: torch cannot synchronise batch-norm on CPUs")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     model.to(device)
-    if device.type == "cuda":
+    if lies_channels_last(config.train, device):
         model.network.to(memory_format=torch.channels_last)
     if config.train.compile:
         model.network.compile()
     return model
 
 
+def lies_channels_last(config: TrainConfig, device: torch.device) -> bool:
+    """Images always do. Weights that do too spare a CPU 1 to 3 % in float32, for which no run's bits are changed, and a
+    sixth in bfloat16 (docs/performance.md)."""
+    if config.channels_last in ("always", "never"):
+        return config.channels_last == "always"
+    if device.type == "cuda" or config.channels_last == "gpu":
+        return device.type == "cuda"
+    return choose_precision(config.precision, device, config.force_precision) != torch.float32
+
+
 def optimizer_of(model: Base, config: Config, device: torch.device) -> torch.optim.Optimizer:
-    """SGD over the backbone, and over everything else: bottleneck, classifier, what base and method learn."""
+    """SGD over the backbone, the bottleneck, and everything else: classifier, what base and method learn."""
     backbone = list(model.network.backbone.parameters())
     ids = {id(p) for p in backbone}
     heads = [p for p in model.parameters() if id(p) not in ids]
-    return build_optimizer(config.optim, backbone, heads, device)
+    return build_optimizer(config.optim, backbone, heads, device, list(model.network.bottleneck.parameters()))
 
 
 def distributed(model: Base, device: torch.device, ranks: Ranks) -> nn.Module:
@@ -70,6 +83,11 @@ def distributed(model: Base, device: torch.device, ranks: Ranks) -> nn.Module:
         return model
     devices = [device.index] if device.type == "cuda" else None
     return DistributedDataParallel(model, devices, **_WITHOUT_BUFFERS)
+
+
+def shots_of(batch_size: int) -> int:
+    """Labelled target images of SSDA's step: 36 = 24 + 12, as in the paper."""
+    return max(1, batch_size // 3)
 
 
 def eval_batch_size(config: Config, features: bool = False) -> int:
@@ -95,13 +113,16 @@ class Loaders:
         device: torch.device,
         ranks: Ranks,
         needs: frozenset[Need] = frozenset(),  # of the base model
+        dtype: torch.dtype = torch.float32,  # that the network works in
     ) -> None:
         self._views: Literal[1, 2] = 2 if "second view" in needs else 1
+        # what sees its images twice mixes them first, in float32; any other's go straight to a convolution
+        self._dtype = torch.float32 if "second view" in needs else dtype
         self._config, self._seed, self._domains, self._device, self._ranks = config, seed, domains, device, ranks
         # both loaders of the target read the same rows
         self._features = {role: torch.from_numpy(rows).to(device) for role, rows in domains.features.items()}
         batch = config.train.batch_size
-        labelled = 0 if domains.labelled_target is None else max(1, batch // 3)  # 36 = 24 + 12, as in the paper
+        labelled = 0 if domains.labelled_target is None else shots_of(batch)
         if labelled >= batch:
             raise ValueError(f"data.setting=ssda needs a train.batch_size of at least 2, got {batch}")
         if labelled % ranks.world and batch % ranks.world == 0:
@@ -113,6 +134,10 @@ class Loaders:
         self.target = self.training("target", batch - labelled)
         self.shots = self.training("labelled_target", labelled) if labelled else None
         self.evaluation = self._evaluation("target")
+        drawn = config.train.interim_images(len(domains.target))
+        self.draw = fixed_draw(len(domains.target), drawn) if drawn < len(domains.target) else None
+        # of the evaluations before the last one
+        self.interim = self.evaluation if self.draw is None else self._evaluation("target", self.draw)
         self.validation = self._evaluation("validation") if domains.validation is not None else None
 
     @property
@@ -140,16 +165,27 @@ class Loaders:
         """Every source image once, as in evaluation."""
         return self._evaluation("source")
 
-    def _evaluation(self, role: str) -> Loader:
+    def _evaluation(self, role: str, chosen: NDArray[np.int64] | None = None) -> Loader:
         data, ranks = self._config.data, self._ranks
         images = len(self._domains.lists()[role])
         margin = data.preprocessing.margin
         size = eval_batch_size(self._config, features=role in self._features)
-        return self._loader(role, EvalSampler(images, size, margin=margin, rank=ranks.rank, world=ranks.world))
+        place = {"rank": ranks.rank, "world": ranks.world}
+        return self._loader(role, EvalSampler(images, size, margin=margin, **place, chosen=chosen))
 
     def _loader(self, role: str, sampler: TrainSampler | EvalSampler) -> Loader:
         data, domains = self._config.data, self._domains
         packed, features = domains.packed.get(role), self._features.get(role)
         images = domains.lists()[role]
-        stream = Stream(images, sampler, data.preprocessing, packed, data.bad_threshold, data.max_pixels, features)
+        stream = Stream(
+            images,
+            sampler,
+            data.preprocessing,
+            packed,
+            data.bad_threshold,
+            data.max_pixels,
+            features,
+            data.dali_edges,
+            self._dtype if isinstance(sampler, TrainSampler) else torch.float32,
+        )
         return Loader(stream, self._device, data.loader, data.workers)

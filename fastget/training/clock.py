@@ -8,35 +8,45 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Images per second as total images over total time, evaluations and checkpoints left out."""
+    """Images per second as total images over total time; evaluations, a method's start and checkpoints left out."""
 
     def __init__(self) -> None:
         self.images = 0
         self.steps = 0
         self.passes = 0.0  # image passes of these steps, as far as they have been read from the meter
+        self.looked = 0  # images of the evaluations, and of a method's passes over the target
         self._read = (0, 0.0)  # steps and seconds when it was read last
         self._start = time.perf_counter()
         self._out = 0.0
+        self._stopped: float | None = None  # since when it is paused
         self._waited = 0.0
-        self._evaluations = (0, 0.0)  # and their seconds
+        self._looking = 0.0  # seconds of those images
 
-    def left(self, steps: int, evaluations: int, images: int) -> float:
-        """Seconds that so many steps and evaluations, of so many images each, will take. Until the first one is
-        measured, an image that is looked at counts as a third of one that is learned from."""
-        elapsed = time.perf_counter() - self._start - self._out
-        count, seconds = self._evaluations
-        each = seconds / count if count else elapsed / max(1, self.images) / 3 * images
-        return steps * elapsed / max(1, self.steps) + evaluations * each
+    def left(self, steps: int, images: int) -> float:
+        """Seconds that so many steps, and so many images to look at, will take. Until the first are measured, an image
+        that is looked at counts as a third of one that is learned from."""
+        elapsed = self._elapsed()
+        an_image = self._an_image() if self.looked else elapsed / max(1, self.images) / 3
+        return steps * elapsed / max(1, self.steps) + images * an_image
 
-    def speed(self, images: int) -> tuple[float, float]:
-        """Seconds that an image pass of training takes, and an image of the evaluations, which are of so many; the
-        first again where none is measured."""
-        a_pass = (time.perf_counter() - self._start - self._out) / max(1.0, self.passes)
-        count, seconds = self._evaluations
-        return a_pass, seconds / (count * images) if count and images else a_pass
+    def speed(self) -> tuple[float, float]:
+        """Seconds that an image pass of training takes, and an image of the evaluations; the first again where none is
+        measured."""
+        a_pass = self._elapsed() / max(1.0, self.passes)
+        return a_pass, self._an_image() if self.looked else a_pass
+
+    def _elapsed(self) -> float:
+        """Seconds of training."""
+        now = time.perf_counter() if self._stopped is None else self._stopped
+        return now - self._start - self._out
+
+    def _an_image(self) -> float:
+        """Seconds that one takes to be looked at, those of a pass that is under way counted."""
+        under_way = 0.0 if self._stopped is None else time.perf_counter() - self._stopped
+        return (self._looking + under_way) / self.looked
 
     def read(self) -> dict[str, float]:
-        elapsed = time.perf_counter() - self._start - self._out
+        elapsed = self._elapsed()
         return {
             "images_per_second": round(self.images / elapsed, 2),
             "data_wait": round(self._waited / elapsed, 4),
@@ -53,17 +63,17 @@ class Clock:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Left out as well, and counted for what is still to come."""
-        start = time.perf_counter()
+        before = self._out
         with self.paused():
             yield
-        count, seconds = self._evaluations
-        self._evaluations = (count + 1, seconds + time.perf_counter() - start)
+        self._looking += self._out - before
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        start = time.perf_counter()
+        start = self._stopped = time.perf_counter()
         yield
         self._out += time.perf_counter() - start
+        self._stopped = None
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

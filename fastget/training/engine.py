@@ -6,23 +6,24 @@ Nothing in a step waits for the device: losses are summed there, and the loop re
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fastget.bases.base import Losses, Step
-from fastget.common.precision import choose_precision
+from fastget.common.precision import autocast, choose_precision
 from fastget.common.ranks import Ranks
 from fastget.config import Config, changed
 from fastget.data.find import Domains
 from fastget.evaluation.classes import Classes, Tally, estimate, tally, with_latest
-from fastget.evaluation.infer import Between, WholeTarget, infer, nothing
+from fastget.evaluation.infer import Between, Inferred, Look, WholeTarget, infer, nothing
 from fastget.evaluation.sample import Sample, Sampled, quality
-from fastget.evaluation.score import Evaluation, assess, evaluate
-from fastget.loading.loader import Batch
+from fastget.evaluation.score import Evaluation, assess
+from fastget.loading.loader import Batch, Loader
 from fastget.methods.base import Seen
 from fastget.networks.preprocessing import filled
 from fastget.networks.record import Record, other_start, record_of
@@ -78,13 +79,14 @@ class Engine:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
         if self.scaler.is_enabled():
             fill_momentum(self.optimizer)
-        self.loaders = Loaders(config, seed, domains, device, self.ranks, self.model.needs)
+        self.loaders = Loaders(config, seed, domains, device, self.ranks, self.model.needs, self.dtype)
         self.plan = make_plan(config.train, type(self.method), self.loaders.epoch_steps)
         self.step = 0  # steps done
         self.started = False  # whether the method has: its first batch of the target was shown
         self.before_metrics: dict[str, Any] | None = None  # of the model at the end of the warm-up, once it is reached
         self.tallies: list[Tally] = []  # of the last evaluations since then, or of all if it never comes
         self.between: Between = nothing  # batches of an evaluation, and of a method's pass over the target
+        self.apart: Callable[[], AbstractContextManager[object]] = nullcontext  # around such a pass of a method
         self.sample = Sample(len(self.target), config.train.watch, self.ranks)
         self.sampled: Sampled | None = None  # at the last evaluation, and
         self.sampled_before: Sampled | None = None  # at the end of the warm-up: until it is written
@@ -132,7 +134,7 @@ class Engine:
 
     def _optimize(self, part: Step) -> tuple[Losses, Tensor | None]:
         """Forward, backward, the optimizer's step."""
-        with self._autocast():
+        with autocast(self.device, self.dtype):
             losses: Losses = self.step_model(part)
         with self.timer.phase("backward"):
             self.optimizer.zero_grad(set_to_none=True)
@@ -163,8 +165,9 @@ class Engine:
         """Before its first batch of the target, and at every epoch's first, the method may look at all of it."""
         if self.started and self.step % self.plan.epoch_steps:
             return
-        with self.timer.phase("evaluation"):
-            whole = WholeTarget(self.network, self.loaders.evaluation, self.loaders.whole_source, self.between)
+        with self.apart(), self.timer.phase("evaluation"):
+            target, source = self.loaders.evaluation, self.loaders.whole_source
+            whole = WholeTarget(self.network, target, source, self.between, self.dtype)
             if not self.started:
                 self.tallies = []  # the warm-up's say nothing of the adapted model
                 self.method.start(whole)
@@ -179,15 +182,12 @@ class Engine:
             share = whole.share
             self.sample.add_all(share)
         else:
-            share = infer(self.network, self.loaders.evaluation, between=self.between, look=self.sample.add)
+            share = self._infer(self.loaders.evaluation, self.sample.add)
         self.before_metrics = {"step": self.step, **assess(share, self.ranks).metrics()}
         self.sampled_before = self.sample.read()
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
-
     def _again(self, step: Step) -> Seen:
-        with self._autocast():
+        with autocast(self.device, self.dtype):
             return self.model.again(step)
 
     def _optimizer_step(self) -> Tensor | None:
@@ -219,21 +219,38 @@ class Engine:
         sums = [tensor.detach().sum(dtype=torch.float32) for tensor in tensors if tensor.numel()]
         return not self.ranks.any(not bool(torch.isfinite(torch.stack(sums)).all()), self.device)
 
+    @property
+    def last(self) -> bool:
+        """Whether the model is the final one, which is evaluated on the whole target."""
+        return self.step >= self.plan.max_steps
+
     def evaluate(self) -> Evaluation:
-        """The current model on the target, and on SSDA's validation list where there is one."""
+        """The current model on the target, or on a draw of it before the last step, and on SSDA's validation list
+        where there is one."""
         with self.timer.phase("evaluation"):
-            result = evaluate(self.network, self.loaders.evaluation, self.ranks, self.between, self.sample.add)
+            share = self._infer(self.loaders.evaluation if self.last else self.loaders.interim, self.sample.add)
+            result = assess(share, self.ranks)
             self.tallies = with_latest(self.tallies, tally(self.step, result))
             self.sampled = self.sample.read()
-            if self.loaders.validation is None:
-                return result
-            held_out = evaluate(self.network, self.loaders.validation, self.ranks, self.between)
-            return dataclasses.replace(result, validation=held_out)
+            drawn, held_out = self.loaders.draw, self.loaders.validation
+            if drawn is not None and self.last:  # what is compared over the run is compared on the same images
+                chosen = np.zeros(len(self.target), dtype=np.bool_)
+                chosen[drawn] = True
+                result = dataclasses.replace(result, on_draw=assess(share.among(chosen), self.ranks))
+            elif drawn is not None:
+                result = dataclasses.replace(result, of=len(self.target))
+            if held_out is not None:
+                result = dataclasses.replace(result, validation=assess(self._infer(held_out), self.ranks))
+            return result
+
+    def _infer(self, loader: Loader, look: Look | None = None) -> Inferred:
+        return infer(self.network, loader, between=self.between, look=look, dtype=self.dtype)
 
     def classes(self, final: Evaluation) -> Classes:
         """What the target is made of, by the final model, which was evaluated last."""
         labels = self.target.labels[final.index] if self.target.labelled else None
-        return estimate(self.target.classes, self.tallies, labels)
+        draw = None if final.on_draw is None else tally(self.step, final.on_draw)
+        return estimate(self.target.classes, self.tallies, labels, draw)
 
     def pseudo_labels(self) -> dict[str, dict[str, float | int | None]]:
         """What the method's labels of the last evaluation's sample are worth, by name, and the network's own. Labels of

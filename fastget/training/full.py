@@ -7,18 +7,14 @@ peak, so that it is an estimate.
 
 from __future__ import annotations
 
-import dataclasses
-
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
 from fastget.bases.base import SECOND_LOOK
 from fastget.config import Config, without_preset
-from fastget.networks.network import build_network
+from fastget.networks.counted import count_network
 from fastget.networks.preprocessing import filled
 from fastget.training.cost import LEARNED, LOOKED_AT
 from fastget.training.engine import Engine
 from fastget.training.loop import Loop
+from fastget.training.passes import passes_of
 from fastget.training.schedule import Plan, make_plan
 
 
@@ -30,8 +26,7 @@ def full_run(loop: Loop) -> str:
     sizes = {role: whole.get(role, len(images)) for role, images in engine.domains.lists().items()}
     plan = plan_of(engine, full, sizes)
     training = training_passes(engine, full, plan, loop.cost.passes)
-    evaluations = -(-plan.max_steps // plan.eval_every) + (1 if plan.warmup_steps else 0)  # and the method's start
-    evaluation = evaluations * sizes["target"]
+    evaluation = passes_of(engine, full, plan, sizes).looked_at
     what = [f"{plan.max_steps:,} steps of {full.train.batch_size} images a domain"]
     if engine.domains.origin is None:
         what.insert(0, f"{full.network.name} at {full.data.crop} pixels")
@@ -42,7 +37,7 @@ def full_run(loop: Loop) -> str:
     ratio = compared(engine, full)
     if ratio is None:
         return f"{words}."
-    a_pass, an_image = loop.clock.speed(loop.evaluated_images())
+    a_pass, an_image = loop.clock.speed()
     seconds = ratio * (training * a_pass + evaluation * an_image)
     return f"{words}: at the speed measured here about {about(seconds)}, {ratio:.1f} times as much computation a pass."
 
@@ -77,16 +72,8 @@ def compared(engine: Engine, full: Config) -> float | None:
 
 def operations(config: Config, classes: int) -> int | None:
     """Of one image's forward pass; None for a network with an operation that cannot be traced without content."""
-    side = config.data.preprocessing.crop
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        network = build_network(dataclasses.replace(config.network, weights="none"), classes, side).eval()
-        network.to("meta")
-        try:
-            with FlopCounterMode(display=False) as counted:
-                network(torch.zeros(1, 3, side, side, device="meta"))
-        except NotImplementedError:
-            return None
-    return int(counted.get_total_flops())
+    counted = count_network(config.network, classes, config.data.preprocessing.crop)
+    return None if counted is None else counted.flops
 
 
 def about(seconds: float) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fastget.common.errors import Interrupted, RunFailed
+from fastget.common.ranks import Vote
 from fastget.common.signals import noted
 from fastget.evaluation.score import Evaluation
 from fastget.evaluation.selection import better
@@ -22,6 +23,7 @@ from fastget.runs.sinks.tensorboard import Board
 from fastget.training.clock import Clock
 from fastget.training.cost import Cost, bytes_of
 from fastget.training.engine import Batches, Engine
+from fastget.training.passes import planned
 from fastget.training.profiling import Profile
 
 
@@ -43,6 +45,7 @@ class Loop:
     ) -> None:
         self.engine, self.run, self.display, self.board, self.profile = engine, run, display, board, profile
         self.clock = Clock()
+        self.passes = planned(engine)
         self.cost = Cost({}, 0.0)  # of a step since the last log line
         self.saved_step = None if state is None else engine.step  # of the newest checkpoint on disk
         self.unsaved = ""  # why there is no later one, where it could not be written
@@ -53,7 +56,8 @@ class Loop:
         self.bad: list[dict[str, Any]] = []  # files that turned bad while the run went on
         self._looked = 0  # images of the pass that is on
         self._evaluating = False
-        engine.between = self._between
+        self._vote = Vote(engine.ranks, engine.device)  # whether any rank has a signal to heed
+        engine.between, engine.apart = self._between, self.clock.evaluating
 
     def fit(self) -> Evaluation:
         """From the engine's step to the last one; the evaluation of the final model."""
@@ -95,7 +99,7 @@ class Loop:
             self.profile.step()
         if self._due(engine.config.train.log_every):
             self._log()
-        self.display.stepped(engine.step, self.clock.left(*self._to_come(), self.evaluated_images()))
+        self.display.stepped(engine.step, self.clock.left(*self._to_come(engine.step - 1)))
         result = self._evaluate() if self._due(engine.plan.eval_every) else None
         if self._due(engine.plan.checkpoint_every):
             self._save()
@@ -104,15 +108,10 @@ class Loop:
     def _due(self, every: int) -> bool:
         return self.engine.step == self.engine.plan.max_steps or self.engine.step % every == 0
 
-    def _to_come(self) -> tuple[int, int]:
-        """Steps and evaluations that are left; one that is due now is among them."""
-        step, plan = self.engine.step, self.engine.plan
-        last = plan.max_steps % plan.eval_every != 0
-        return plan.max_steps - step, plan.max_steps // plan.eval_every - (step - 1) // plan.eval_every + last
-
-    def evaluated_images(self) -> int:
-        domains = self.engine.domains
-        return len(domains.target) + (0 if domains.validation is None else len(domains.validation))
+    def _to_come(self, evaluated: int) -> tuple[int, int]:
+        """Steps that are left, and images to look at, where the evaluations up to a step are done."""
+        start = 0 if self.engine.started else self.passes.start
+        return self.engine.plan.max_steps - self.engine.step, self.passes.evaluation_after(evaluated) + start
 
     # --- stopping early -----------------------------------------------------------------------
 
@@ -141,10 +140,13 @@ class Loop:
         """Between two batches of a pass over images: show how far it is, heed signals. Every rank comes here."""
         engine = self.engine
         self._looked += count * engine.ranks.world  # the others are about as far
-        total = self.evaluated_images() if self._evaluating else len(engine.target)
+        self.clock.looked += count * engine.ranks.world
+        total = self.passes.of_evaluation(engine.last) if self._evaluating else self.passes.start or len(engine.target)
         what = "evaluation" if self._evaluating else "the method's start"
         self.display.looking(what, min(self._looked, total), total)
-        if (self.asked or engine.ranks.world > 1) and engine.ranks.any(bool(self.asked), engine.device):
+        steps, images = self._to_come(engine.step - self._evaluating)
+        self.display.time_left(self.clock.left(steps, max(0, images - self._looked)))
+        if self._vote(bool(self.asked)):
             raise _Heeded
 
     def _number(self) -> int:
@@ -179,7 +181,8 @@ class Loop:
 
     def _name_unscored(self) -> None:
         """The files that evaluation, or a method's pass over the whole target, could not read since the last call."""
-        for loader in (self.engine.loaders.evaluation, self.engine.loaders.validation):
+        loaders = self.engine.loaders
+        for loader in dict.fromkeys((loaders.evaluation, loaders.interim, loaders.validation)):
             files = loader.bad.files if loader is not None else []
             named = {bad["path"] for bad in self.bad if bad.get("unscored")}
             for bad in files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -12,13 +13,21 @@ from fastget.config import OptimConfig
 
 
 def build_optimizer(
-    config: OptimConfig, backbone: list[nn.Parameter], heads: list[nn.Parameter], device: torch.device
+    config: OptimConfig,
+    backbone: list[nn.Parameter],
+    heads: list[nn.Parameter],
+    device: torch.device,
+    bottleneck: Collection[nn.Parameter] = (),  # a part of the heads
 ) -> torch.optim.Optimizer:
-    """SGD over two groups: the backbone at a share of the learning rate, everything else at all of it."""
+    """SGD over two groups: the backbone at a share of the learning rate, everything else at all of it. Between them the
+    bottleneck, where it has a share of its own; otherwise checkpoints keep the two that they always had."""
+    apart = {id(p) for p in bottleneck} if config.bottleneck_lr_scale != 1 else set()
     groups = [
         {"params": backbone, "base_lr": config.lr * config.backbone_lr_scale},
-        {"params": heads, "base_lr": config.lr},
+        {"params": [p for p in heads if id(p) not in apart], "base_lr": config.lr},  # the last: its rate is logged
     ]
+    if apart:
+        groups.insert(1, {"params": list(bottleneck), "base_lr": config.lr * config.bottleneck_lr_scale})
     options: dict[str, Any] = {
         "lr": config.lr,
         "momentum": config.momentum,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from fastget.common.text import escaped
 from fastget.training.cost import OWN, Meter, bytes_of
 
 PHASES = (
@@ -25,9 +29,10 @@ WAIT, STEPS = 3, 10  # steps before the trace begins, and in it
 class Profile(Meter):
     """Seconds by phase over the whole run, a phase within another counted once, and a Chrome trace of a few steps."""
 
-    def __init__(self, trace: Path, device: torch.device) -> None:
+    def __init__(self, trace: Path, device: torch.device, console: Console | None = None) -> None:
         super().__init__(device)
         self.trace = trace
+        self.console = console or Console(stderr=True)  # for what torch's tracer says
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.all_steps = 0
         self.all_passes: Counter[str] = Counter()
@@ -66,16 +71,39 @@ class Profile(Meter):
         """After each step."""
         self.all_steps += 1
         if self.all_steps == WAIT:
-            self._tracer.start()
+            with self._heard():
+                self._tracer.start()
             self._tracing = True
         elif self.all_steps == WAIT + STEPS:
             self._stop_tracing()
 
     def _stop_tracing(self) -> None:
         if self._tracing:
-            self._tracer.stop()
-            self._tracer.export_chrome_trace(str(self.trace))
+            with self._heard():
+                self._tracer.stop()
+                self._tracer.export_chrome_trace(str(self.trace))
             self._tracing = False
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """What the tracer's own library writes to standard error goes through the console, above its bar, which it
+        would tear. Its marks of start and end are left out, and on a CPU that it finds no GPU."""
+        sys.stderr.flush()
+        kept = os.dup(2)
+        with tempfile.TemporaryFile() as said:
+            os.dup2(said.fileno(), 2)
+            try:
+                yield
+            finally:
+                sys.stderr.flush()
+                os.dup2(kept, 2)
+                os.close(kept)
+                said.seek(0)
+                lines = said.read().decode("utf-8", "replace").splitlines()
+        noise = ("USDT:",) if self.device.type == "cuda" else ("USDT:", "gpuGetDeviceCount")
+        for line in lines:
+            if not any(word in line for word in noise):
+                self.console.print(escaped(line), highlight=False, markup=False, soft_wrap=True)
 
     def _now(self) -> float:
         if self.device.type == "cuda":

@@ -38,6 +38,7 @@ from fastget.training.build import task_of
 from fastget.training.engine import Engine, refuse_other_settings
 from fastget.training.full import full_run
 from fastget.training.loop import Loop
+from fastget.training.passes import planned
 from fastget.training.profiling import Profile
 
 
@@ -153,10 +154,12 @@ def _run_seed(job: Job, console: Console, quiet: bool, brief: bool = False) -> t
     if done is not None:
         console.print(f"{job.folder}: already done", highlight=False, markup=False)
         return done, None
-    profile = Profile(job.folder / "trace.json", job.device) if config.train.profile else None
+    profile = Profile(job.folder / "trace.json", job.device, console) if config.train.profile else None
     if kept := method_of(config.method.name).keeps(config.own, task_of(config, job.domains), ranks.world):
         console.print(kept, highlight=False, markup=False)
     engine = Engine(config, job.seed, job.domains, job.device, ranks, profile)
+    if not brief:
+        console.print(planned(engine).words(), highlight=False, markup=False, soft_wrap=True)
     with Display(f"{config.title}, seed {job.seed}", engine.plan.max_steps, console, quiet, brief) as display:
         state = _restore(run, engine, display) if resume else None
         if state is not None:
@@ -226,6 +229,7 @@ def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
     engine, run, ranks = loop.engine, loop.run, job.ranks
     try:
         final = loop.fit()
+        loop.display.close()
         found = engine.classes(final)
         loop.board.classes(engine.step, found, engine.target)
     finally:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastget.common.ranks import Ranks
+from fastget.common.ranks import Ranks, Vote
 from fastget.data.find import load_domains
 from fastget.networks.preprocessing import filled
 from fastget.runs.checkpoint import load_checkpoint
@@ -159,3 +159,23 @@ def test_a_batch_that_cannot_be_shared(tmp_path: Path) -> None:
     done = torchrun(tmp_path / "odd", 2, "train.batch_size=15")
     assert done.returncode != 0
     assert "multiple of 2" in " ".join(done.stderr.split())
+
+
+class _Two:
+    """A second rank that says what it is told."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, others: list[bool]) -> None:
+        self.others = others
+        patch.setattr("torch.distributed.all_reduce", self.add)
+
+    def add(self, total: torch.Tensor) -> None:
+        total += float(self.others.pop(0))
+
+
+def test_a_vote_is_told_one_call_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no rank waits for its device between two batches."""
+    _Two(monkeypatch, [False, True, False, False])
+    vote = Vote(Ranks(0, 2), torch.device("cpu"))
+    assert [vote(flag) for flag in (False, False, False, True)] == [False, False, True, False]
+    alone = Vote(Ranks(), torch.device("cpu"))
+    assert [alone(flag) for flag in (False, True)] == [False, True]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastget.evaluation.classes import LAST, Tally, count, estimate, tally, wilson, with_latest
+from fastget.evaluation.classes import LAST, Tally, count, estimate, of_all, tally, wilson, with_latest
 from fastget.evaluation.score import score
 
 NAMES = ("ant", "bee", "cat", "dog")
@@ -107,3 +107,18 @@ def test_the_last_few_are_kept_and_none_twice() -> None:
     again = with_latest(kept, certain(LAST + 3, 99, 0))
     assert [one.step for one in again] == [one.step for one in kept]
     assert again[-1].predicted == [99, 0]
+
+
+def test_an_evaluation_of_a_few_counts_as_one_of_all() -> None:
+    """By what it differs from the final model on the same few, and not by how few they are."""
+    final = Tally(4, [500, 300, 200], [450.0, 270.0, 180.0], [460.0, 320.0, 220.0])
+    draw = Tally(4, [60, 25, 15], [54.0, 22.0, 14.0], [55.0, 27.0, 18.0])  # a draw that has more of the first
+    assert of_all(draw._replace(step=3), draw, final) == final._replace(step=3)
+    moved = of_all(Tally(2, [50, 35, 15], [45.0, 31.0, 14.0], [50.0, 32.0, 18.0]), draw, final)
+    assert moved.predicted == pytest.approx([400, 400, 200])
+    assert of_all(Tally(1, [400, 400, 200], [1.0] * 3, [1.0] * 3), draw, final).predicted == [400, 400, 200]
+    whole = estimate(("a", "b", "c"), [final])
+    both = estimate(("a", "b", "c"), [draw._replace(step=3), final], draw=draw)
+    assert both.low == pytest.approx(whole.low)
+    assert both.high == pytest.approx(whole.high)
+    assert both.predicted.tolist() == [500, 300, 200]

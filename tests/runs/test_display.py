@@ -1,9 +1,12 @@
 """What is shown while a run runs: evaluations as a phase of their own, counted in the time that is left."""
 
 import io
+import os
 import time
+from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from fastget.config import make_config
@@ -12,6 +15,7 @@ from fastget.runs.sinks import display as display_module
 from fastget.runs.sinks.display import Display
 from fastget.training.build import eval_batch_size
 from fastget.training.clock import Clock
+from fastget.training.profiling import STEPS, WAIT, Profile
 
 
 def test_an_evaluation_is_a_phase_of_its_own() -> None:
@@ -42,10 +46,12 @@ def test_the_time_that_is_left_counts_evaluations(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     clock = Clock()
     now, clock.steps, clock.images = 30.0, 10, 300
-    assert clock.left(steps=50, evaluations=2, images=900) == 50 * 3 + 2 * 900 * 30 / 300 / 3  # a guess
+    assert clock.left(steps=50, images=1800) == 50 * 3 + 1800 * 30 / 300 / 3  # a guess
     with clock.evaluating():
-        now += 100
-    assert clock.left(steps=50, evaluations=2, images=900) == 50 * 3 + 2 * 100
+        now, clock.looked = now + 40, 450  # half of it
+        assert clock.left(steps=50, images=1350) == 50 * 3 + 1350 * 40 / 450
+        now, clock.looked = now + 60, 900
+    assert clock.left(steps=50, images=1800) == 50 * 3 + 2 * 100
     assert clock.read()["step_ms"] == 3000
 
 
@@ -58,3 +64,33 @@ def test_the_batch_of_an_evaluation_follows_that_of_training() -> None:
     assert (size(36, 224), size(12, 224), size(1, 224)) == (256, 96, 8)
     assert size(12, 28) == 256  # small images take no memory
     assert size(12, 224, eval_batch_size=33) == 33
+
+
+def test_the_bar_moves_with_every_step() -> None:
+    """And is drawn a few times a second at most: a step moves it in memory, a thread of the terminal's draws it."""
+    out = io.StringIO()
+    with Display("get, seed 0", 60, Console(file=out, force_terminal=True, width=100)) as shown:
+        bar = shown.progress.tasks[0]
+        for step in range(1, 50):
+            shown.stepped(step, 60 - step)
+            assert bar.completed == step
+        drawn = out.getvalue().count("get, seed 0")
+        shown.live.refresh()
+        assert "49/60" in out.getvalue()
+    assert drawn < 20
+    assert shown.live.refresh_per_second <= 10
+
+
+def test_what_the_tracer_says_goes_above_the_bar(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its library writes to the terminal itself."""
+    out = io.StringIO()
+    profile = Profile(tmp_path / "trace.json", torch.device("cpu"), Console(file=out, width=100))
+    with profile._heard():
+        os.write(2, b"USDT:2026 profiler_start\nERROR: gpuGetDeviceCount failed with code 35\nWARN: a buffer is full\n")
+    assert out.getvalue() == "WARN: a buffer is full\n"
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "after\n"
+    for _ in range(WAIT + STEPS):
+        profile.step()
+    assert (tmp_path / "trace.json").exists()
+    assert capfd.readouterr().err == ""

@@ -24,6 +24,7 @@ from fastget.selftest.engine import steps
 from fastget.training.engine import Engine
 from fastget.training.optim import build_optimizer, choose_impl, fill_momentum
 from fastget.training.train import train
+from tests.fake_cuda import autocast_on_fake_cuda, to_fake_cuda
 from tests.support import PAIRS, fitting, metrics, tiny
 
 CPU = torch.device("cpu")
@@ -403,8 +404,7 @@ def test_the_forward_pass_on_fake_cuda_tensors(
     from fastget.methods.base import Task
     from fastget.networks.network import build_network
 
-    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)  # or autocast is off
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *args: True)
+    autocast_on_fake_cuda(monkeypatch)
     given = {"get__backend": "reference"} if method_name == "get" else {}
     sizes = {"network__name": "resnet18", "network__weights": "none", "data__resize": 64, "data__crop": 64}
     config = tiny("fake", **fitting(method_name, base), **sizes, **given)
@@ -414,13 +414,7 @@ def test_the_forward_pass_on_fake_cuda_tensors(
         method.get._ready = True  # a look at mu would wait
     model = bases.base_of(base)(network, method, 0.1, config=config.base)
     with FakeTensorMode(allow_non_fake_inputs=False):
-        for module in model.modules():
-            for name, p in list(module._parameters.items()):
-                if p is not None:
-                    module._parameters[name] = torch.nn.Parameter(torch.empty(p.shape, device="cuda"))
-            for name, b in list(module._buffers.items()):
-                if b is not None:
-                    module._buffers[name] = torch.empty(b.shape, dtype=b.dtype, device="cuda")
+        to_fake_cuda(model)
         images = torch.empty(4, 64, 64, 3, device="cuda").permute(0, 3, 1, 2)
         labels = torch.zeros(4, dtype=torch.int64, device="cuda")
         with torch.autocast("cuda", dtype):

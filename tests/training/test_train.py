@@ -106,7 +106,16 @@ class Beside:
         f.requires_grad_()
         self.mu_f = mu_f.requires_grad_()
         self.e = reference.expectation(
-            f, mu, w, self.mu_f, pi, get.tau, prior_estimate=get.prior_estimate, prior_cap=True, labels=labels
+            f,
+            mu,
+            w,
+            self.mu_f,
+            pi,
+            get.tau,
+            prior_estimate=get.prior_estimate,
+            prior_cap=True,
+            prior_gate=True,
+            labels=labels,
         )
         exact = reference.objective(self.e._replace(y_M=out.y_M), get.gamma_Q, get.gamma_Q)
         for name in exact._fields:

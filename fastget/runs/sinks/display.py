@@ -65,6 +65,10 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The bar vanishes; what is printed from now on stands below what was."""
         if self.shown:
             self.live.stop()
 
@@ -84,9 +88,13 @@ class Display:
 
     def stepped(self, step: int, seconds_left: float) -> None:
         """A step is done; `seconds_left` counts the evaluations that are to come."""
-        left = f"ETA {timedelta(seconds=round(seconds_left))}"
-        self.progress.update(self.task, completed=step, left=left)
+        self.progress.update(self.task, completed=step)
+        self.time_left(seconds_left)
         self.progress.update(self.phase, visible=False)
+
+    def time_left(self, seconds: float) -> None:
+        """Until the run is done."""
+        self.progress.update(self.task, left=f"ETA {timedelta(seconds=round(seconds))}")
 
     def looking(self, what: str, done: int, total: int) -> None:
         """A pass over images that is no training: an evaluation, say. Outside of a terminal a line now and then."""
@@ -106,6 +114,8 @@ class Display:
             words.append(f"mean class accuracy {percent(evaluation.mean_class_accuracy)}")
         if evaluation.validation is not None:
             words.append(f"validation {percent(evaluation.validation.mean_class_accuracy)}")
+        if evaluation.of is not None:
+            words.append(f"on {len(evaluation.index):,} of {evaluation.of:,} images")
         if len(words) > 1 and not self.quiet:
             self.console.print(f"  {'   '.join(words)}", highlight=False, soft_wrap=True)
 
