@@ -1,6 +1,6 @@
 """What an image costs to load, in CPU-seconds: ATDOC's loader, torchvision's v2, DALI, and the packed cache.
 
-    python benchmarks/bench_loader.py            one interleaved run, all sizes, a table
+    python -m benchmarks.bench_loader            one interleaved run, all sizes, a table
     pytest benchmarks/bench_loader.py            the same loaders under pytest-benchmark
 
 Photographs that ship with scikit-learn and matplotlib, cut and scaled to 224, 500 and 700 px, as JPEG and PNG. Every
@@ -31,20 +31,24 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import io, transforms
 from torchvision.transforms import v2
 
+from benchmarks.results import write
 from fastget.common.preprocessing import MEAN, STD, Preprocessing
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import Cache, Encoding, Packed
 from fastget.data.packed.write import pack
 from fastget.loading.loader import Loader, Stream
 from fastget.loading.sampling import Draw, TrainSampler
+from fastget.studies.bench import Row
 
 RESIZE, CROP, BATCH = 256, 224, 36
 SIZES = (224, 500, 700)
 BASELINE = "PIL + DataLoader (ATDOC)"
+DALI = "fastget DALI from files"
 NEEDED = {  # images per CPU-second, as a multiple of ATDOC's
-    ("jpeg", 500): {"packed raw": 12.0, "packed JPEG": 5.0},
+    ("jpeg", 500): {"packed raw": 12.0, "packed JPEG": 5.0, DALI: 1.0},
     ("png", 500): {"packed raw": 8.0},
-    ("jpeg", 224): {"packed raw": 4.0, "packed JPEG": 1.5},
+    ("jpeg", 224): {"packed raw": 4.0, "packed JPEG": 1.5, DALI: 1.0},
+    ("jpeg", 700): {DALI: 1.0},
 }
 
 
@@ -135,8 +139,10 @@ def torchvision_v2(images: ImageList, steps: int) -> Iterator[Any]:
     yield from DataLoader(Files(images, steps * BATCH, make), batch_size=BATCH, shuffle=True, drop_last=True)
 
 
-def fastget_loader(images: ImageList, steps: int, backend: Any, packed: Packed | None = None) -> Iterator[Any]:
-    stream = Stream(images, Some(len(images), steps), Preprocessing(RESIZE, CROP), packed)
+def fastget_loader(
+    images: ImageList, steps: int, backend: Any, packed: Packed | None = None, edges: Any = "plain"
+) -> Iterator[Any]:
+    stream = Stream(images, Some(len(images), steps), Preprocessing(RESIZE, CROP), packed, edges=edges)
     yield from Loader(stream, torch.device("cpu"), backend, workers=1).batches()
 
 
@@ -181,7 +187,8 @@ def loaders(images: ImageList, caches: Path) -> dict[str, Callable[[int], Iterat
         BASELINE: partial(atdoc, images),
         "torchvision decode + v2": partial(torchvision_v2, images),
         "fastget torchvision from files": partial(fastget_loader, images, backend="torchvision"),
-        "fastget DALI from files": partial(fastget_loader, images, backend="dali"),
+        DALI: partial(fastget_loader, images, backend="dali"),
+        "fastget DALI, exact edges": partial(fastget_loader, images, backend="dali", edges="exact"),
         "packed JPEG": partial(fastget_loader, images, backend="torchvision", packed=packed["jpeg"]),
         "packed raw": partial(fastget_loader, images, backend="torchvision", packed=packed["raw"]),
         "DALI webdataset reader, JPEG": partial(webdataset, packed["jpeg"].cache),
@@ -233,9 +240,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="blocks of each loader")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="sides of the photographs, in pixels")
     parser.add_argument("--encodings", nargs="+", default=("jpeg", "png"), choices=("jpeg", "png"))
+    parser.add_argument("--json", type=Path, help="also write the figures there, for `fastget bench report`")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    short = []
+    short, rows = [], []
     print("| images | loader | CPU-ms an image | images per CPU-second | images per second | against ATDOC | |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for encoding in args.encodings:
@@ -243,7 +251,14 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as folder:
                 images = make_photographs(Path(folder), size, encoding, args.images)
                 makers = loaders(images, Path(folder) / "caches")
-                short += report(encoding, size, measure(makers, args.steps, args.rounds))
+                results = measure(makers, args.steps, args.rounds)
+                short += report(encoding, size, results)
+                rows += [
+                    Row("loader", f"{encoding} {size}", name, {"CPU-ms an image": 1e3 * cpu, "images/s": 1 / wall})
+                    for name, (cpu, wall) in results.items()
+                ]
+    if args.json:
+        write(rows, args.json)
     for line in short:
         print(f"short of what is needed: {line}")
     return 1 if short else 0

@@ -3,6 +3,8 @@
 The images, crops and mirrors of a step come from the stream's sampler through an external source, so that DALI has no
 state of its own and starts at any step. On a GPU JPEGs are decoded by `mixed`, and everything after that stays there;
 the images come out channels last and are handed to torch without a copy (DALI does not reuse an output that is held).
+Where the run's network works in a half type, the pipeline hands over bytes, a quarter of what float32 takes, and torch
+normalises them into that type: what autocast would make of float32 images, without writing those.
 
 A pipeline that fails to decode one image is lost. Then the step's batch is made on the host, which names the bad file
 and draws another image, and a new pipeline starts at the next step.
@@ -16,16 +18,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from fastget.common.choices import Interpolation
+from fastget.common.preprocessing import Preprocessing
 from fastget.loading.bad_files import BadFiles
-from fastget.loading.dali_source import ExternalSource, note_bad_files
+from fastget.loading.dali_source import ExternalSource, cut_in_resize, note_bad_files
 from fastget.loading.sampling import TrainSampler
-from fastget.loading.stream import Stream
+from fastget.loading.stream import Stream, image_type
 from fastget.loading.threaded import DrawnBatch, normalise, read_batch
 
 UNEXPLAINED = 3  # failures in a row that no file explains, before DALI's own error is raised
+PREFETCH = 2  # batches that DALI makes ahead of the one in use
+# Said here, since DALI's own values move from release to release (hw_decoder_load went from .65 to .90 and back). The
+# hardware's share of the JPEGs: an A100 decodes most with three quarters of them there, and the rest by CUDA.
+HW_DECODER_LOAD = 0.75
+# Bytes that the decoder takes at once, so that it need not grow for every image larger than those before: photographs
+# of up to 11 megapixels.
+DEVICE_PADDING, HOST_PADDING = 32 << 20, 16 << 20
 
 
 def dali_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: int, start: int) -> Iterator[DrawnBatch]:
@@ -39,7 +50,8 @@ def dali_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: i
             pipeline.build()
             while True:
                 outputs = pipeline.run(torch.cuda.current_stream(device).cuda_stream) if gpu else pipeline.run()
-                views = [from_dlpack(out.as_tensor()).permute(0, 3, 1, 2) for out in outputs]
+                made = [from_dlpack(out.as_tensor()) for out in outputs]
+                views = [_finished(stream, view) for view in made]
                 step, draw = source.given.pop(0)
                 start, unexplained = step + 1, 0
                 yield draw, views[0], views[1] if len(views) > 1 else None
@@ -58,8 +70,15 @@ def dali_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: i
         with ThreadPoolExecutor(workers) as pool:
             draw, first, second = read_batch(stream, bad, step, pool, workers)
         start = step + 1
-        views = [normalise(view.to(device), stream.preprocessing) for view in (first, second) if view is not None]
+        views = [_finished(stream, view.to(device)) for view in (first, second) if view is not None]
         yield draw, views[0], views[1] if len(views) > 1 else None
+
+
+def _finished(stream: Stream, images: Tensor) -> Tensor:
+    """(b, H, W, 3) -> (b, 3, H, W): normalised, unless the pipeline has done that."""
+    if images.dtype != torch.uint8:
+        return images.permute(0, 3, 1, 2)
+    return normalise(images, stream.preprocessing, image_type(stream, images.device.type == "cuda"))
 
 
 # --- the description -----------------------------------------------------------------------------
@@ -76,11 +95,18 @@ def define(stream: Stream, source: ExternalSource, *, gpu: bool, device_id: int 
         ) from error
     made = stream.preprocessing
     views = stream.sampler.views if isinstance(stream.sampler, TrainSampler) else 1
+    in_resize = cut_in_resize(stream)
+    as_bytes = image_type(stream, gpu) != torch.float32
+    normal: dict[str, Any] = {
+        "dtype": types.FLOAT,
+        "mean": [255 * m for m in made.mean],
+        "std": [255 * s for s in made.std],
+    }
     pipeline = Pipeline(
         batch_size=stream.sampler.batch_size,
         num_threads=workers,
         device_id=device_id,
-        prefetch_queue_depth=2,
+        prefetch_queue_depth=PREFETCH,
         exec_dynamic=True,  # an output that is held is not written to again
     )
     with pipeline:
@@ -89,26 +115,31 @@ def define(stream: Stream, source: ExternalSource, *, gpu: bool, device_id: int 
             num_outputs=1 + 3 * views,
             batch=True,
             dtype=[types.UINT8, *([types.FLOAT, types.FLOAT, types.INT32] * views)],
-            ndim=[1, *([0, 0, 0] * views)],
+            ndim=[1, *([int(in_resize), int(in_resize), 0] * views)],
         )
         image = fn.decoders.image(
             given,
             device="mixed" if gpu else "cpu",
             output_type=types.RGB,
             adjust_orientation=False,
+            hw_decoder_load=HW_DECODER_LOAD,
+            device_memory_padding=DEVICE_PADDING,
+            host_memory_padding=HOST_PADDING,
         )
-        square = image if stream.packed else _resize(image, made.resize, made.interpolation)
+        if stream.packed:
+            square = image
+        elif in_resize:
+            square = _resize(image, made, (crops[0], crops[1]))
+        else:
+            square = _resize_exactly(image, made) if stream.edges == "exact" else _resize(image, made)
         outputs = [
             fn.crop_mirror_normalize(
                 square,
                 crop=(made.crop, made.crop),
-                crop_pos_x=x,
-                crop_pos_y=y,
                 mirror=flip,
-                dtype=types.FLOAT,
                 output_layout="HWC",
-                mean=[255 * m for m in made.mean],
-                std=[255 * s for s in made.std],
+                **({} if in_resize else {"crop_pos_x": x, "crop_pos_y": y}),
+                **({"dtype": types.UINT8} if as_bytes else normal),
             )
             for x, y, flip in zip(*(crops[k::3] for k in range(3)), strict=True)
         ]
@@ -116,17 +147,32 @@ def define(stream: Stream, source: ExternalSource, *, gpu: bool, device_id: int 
     return pipeline
 
 
-def _resize(image: Any, side: int, interpolation: Interpolation) -> Any:
-    """To a square, antialiased, with PIL's edges.
+def _resize(image: Any, made: Preprocessing, window: tuple[Any, Any] | None = None) -> Any:
+    """To a square, or to the window of it between two corners (y, x), shares of the image; antialiased, in levels.
 
-    Where a filter reaches over the edge, DALI repeats the edge's pixels and PIL renormalises what lies inside. They
-    differ by up to 12 levels in the outermost row and column, so the image is framed in black, resized within the
-    frame, and divided by what became of a white row and column in the same frame. A cubic filter reaches twice as far,
-    and beyond black and white, where PIL clips.
+    Where a filter reaches over the image's edge, DALI repeats the edge's pixels and PIL renormalises what lies inside.
+    They differ in the outermost row and column of a bilinear square, and by a level at most everywhere else.
+    """
+    from nvidia.dali import fn, types
+
+    side = made.crop if window else made.resize
+    roi = {"roi_start": window[0], "roi_end": window[1], "roi_relative": True} if window else {}
+    return fn.resize(image, size=[side, side], interp_type=_filter(types, made.interpolation), antialias=True, **roi)
+
+
+def _filter(types: Any, interpolation: Interpolation) -> Any:
+    return types.INTERP_CUBIC if interpolation == "bicubic" else types.INTERP_LINEAR
+
+
+def _resize_exactly(image: Any, made: Preprocessing) -> Any:
+    """To the square with PIL's edges, at two to three times the cost.
+
+    The image is framed in black, resized within the frame, and divided by what became of a white row and column in the
+    same frame. A cubic filter reaches twice as far, and beyond black and white, where PIL clips.
     """
     from nvidia.dali import fn, math, types
 
-    cubic = interpolation == "bicubic"
+    side, cubic = made.resize, made.interpolation == "bicubic"
 
     def framed(part: Any, frame: Any, inner: Any, size: list[int]) -> Any:
         black = fn.slice(
@@ -138,7 +184,7 @@ def _resize(image: Any, side: int, interpolation: Interpolation) -> Any:
             size=size,
             roi_start=start,
             roi_end=end,
-            interp_type=types.INTERP_CUBIC if cubic else types.INTERP_LINEAR,
+            interp_type=_filter(types, made.interpolation),
             antialias=True,
             dtype=types.FLOAT,
         )
@@ -149,5 +195,5 @@ def _resize(image: Any, side: int, interpolation: Interpolation) -> Any:
     white = image | np.uint8(255)
     column = framed(fn.slice(white, start=0, end=1, axes=[1]), frame * down, inner * down + right, [side, 1])
     row = framed(fn.slice(white, start=0, end=1, axes=[0]), frame * right, inner * right + down, [1, side])
-    made = framed(image, frame, inner, [side, side]) * (np.float32(255) / column) * (np.float32(255) / row)
-    return math.clamp(made, 0, 255) if cubic else made
+    square = framed(image, frame, inner, [side, side]) * (np.float32(255) / column) * (np.float32(255) / row)
+    return math.clamp(square, 0, 255) if cubic else square

@@ -23,6 +23,12 @@ Inputs = tuple[list[NDArray[Any]], ...]  # what a step hands to the pipeline
 Ready = tuple[int, Draw, list[NDArray[np.uint8]]]  # step, what was drawn in the end, the encoded images
 
 
+def cut_in_resize(stream: Stream) -> bool:
+    """Whether no more of the square is made than is shown, a quarter less to resize. Two views share one square."""
+    views = stream.sampler.views if isinstance(stream.sampler, TrainSampler) else 1
+    return views == 1 and stream.packed is None and stream.edges == "plain"
+
+
 class ExternalSource:
     """The pipeline's source, from step `start` on. `given` are the steps that it has not returned yet."""
 
@@ -43,14 +49,21 @@ class ExternalSource:
         step, draw, encoded = ready
         self.given.append((step, draw))
         self._next = self._ahead.submit(self._prepare, step + 1)
-        margin = self._stream.preprocessing.margin
-        share = np.float32(1 / margin if margin else 0)
         inputs: list[list[Any]] = [encoded]
         for view in (draw, draw.second):
             if view:
-                inputs += [list((edge * share).astype(np.float32)) for edge in (view.x, view.y)]
-                inputs.append(list(view.flip.astype(np.int32)))
+                inputs += [*self._places(view), list(view.flip.astype(np.int32))]
         return tuple(inputs)
+
+    def _places(self, view: Draw) -> list[list[Any]]:
+        """Where each image is cut: the window's corners (y, x) as shares of the square, or x and y as shares of the
+        margin, as the operator that cuts it wants them."""
+        made = self._stream.preprocessing
+        if cut_in_resize(self._stream):
+            corners = np.stack([view.y, view.x], axis=1)
+            return [list((at / made.resize).astype(np.float32)) for at in (corners, corners + made.crop)]
+        share = np.float32(1 / made.margin if made.margin else 0)
+        return [list((edge * share).astype(np.float32)) for edge in (view.x, view.y)]
 
     def _prepare(self, step: int) -> Ready | None:
         """The next batch that holds an image, at `step` or, in evaluation, after it; none at the end."""

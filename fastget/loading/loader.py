@@ -3,8 +3,8 @@
 A stream says what a step's batch is (a list, a sampler, a transform); a decoder makes it: `torchvision` (PIL decoding
 in threads), `dali` (on the GPU, or the CPU), `synthetic` (random images, for benchmarks). Where a packed cache is at
 hand, its records take the place of the files: raw ones are cut by the processor, JPEGs are decoded by libjpeg-turbo on
-a CPU and by DALI on a GPU. Images come out float32, normalised, channels last in memory, on the device. Of stored
-features nothing is decoded: a batch is their rows.
+a CPU and by DALI on a GPU. Images come out normalised, channels last in memory, on the device: float32, or on a GPU
+the type that the stream asks for. Of stored features nothing is decoded: a batch is their rows.
 
 Shapes: b images in a rank's batch, H = W = crop.
 """
@@ -23,7 +23,7 @@ from fastget.data.decode import BadImage, read_image
 from fastget.loading.bad_files import BadFile, BadFiles, TooManyBadImages
 from fastget.loading.dali import dali_batches
 from fastget.loading.sampling import Draw
-from fastget.loading.stream import Batch, Stream
+from fastget.loading.stream import Batch, Stream, image_type
 from fastget.loading.threaded import DrawnBatch, normalise, threaded_batches
 
 __all__ = [
@@ -105,6 +105,7 @@ def _synthetic(stream: Stream, device: torch.device, start: int) -> Iterator[Dra
     generator = torch.Generator(device).manual_seed(0)
     batch, side = stream.sampler.batch_size, stream.preprocessing.crop
     images = torch.randn(batch, side, side, 3, device=device, generator=generator).permute(0, 3, 1, 2)
+    images = images.to(image_type(stream, device.type == "cuda"))
     for draw in _draws(stream, start):
         shown = images[: len(draw.index)]
         yield draw, shown, shown if draw.second else None

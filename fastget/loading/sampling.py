@@ -99,11 +99,28 @@ class TrainSampler:
         return np.random.Philox(key=self._key, counter=counter).random_raw(count)
 
 
-class EvalSampler:
-    """Every image exactly once, in order, cropped at the centre; ranks take consecutive shares."""
+def fixed_draw(length: int, size: int) -> NDArray[np.int64]:
+    """(min(size, length),) places of a list in their order, the same whatever a run's seed and number of ranks: no
+    random number of the run is used. A smaller draw is a part of a larger one."""
+    return np.sort(np.random.default_rng(0).permutation(length)[:size])
 
-    def __init__(self, length: int, batch_size: int, *, margin: int, rank: int = 0, world: int = 1) -> None:
-        self.batch_size, self.margin = batch_size, margin
+
+class EvalSampler:
+    """Every image exactly once, in order, cropped at the centre; ranks take consecutive shares. Or a few images alone,
+    `chosen` by their places."""
+
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        *,
+        margin: int,
+        rank: int = 0,
+        world: int = 1,
+        chosen: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.batch_size, self.margin, self.chosen = batch_size, margin, chosen
+        length = length if chosen is None else len(chosen)
         self.start, self.stop = rank * length // world, (rank + 1) * length // world
         self.steps = -(-(self.stop - self.start) // batch_size)
         self.most_steps = -(-length // (world * batch_size))  # of any rank
@@ -113,5 +130,6 @@ class EvalSampler:
             raise StopIteration
         start = self.start + step * self.batch_size
         index = np.arange(start, min(start + self.batch_size, self.stop))
+        index = index if self.chosen is None else self.chosen[index]
         centre = np.full(len(index), round(self.margin / 2))
         return Draw(index, centre, centre, np.zeros(len(index), dtype=bool))

@@ -21,7 +21,7 @@ from fastget.common.preprocessing import Preprocessing
 from fastget.data.decode import BadImage, read_image
 from fastget.loading.bad_files import ATTEMPTS, BadFiles
 from fastget.loading.sampling import Draw, TrainSampler
-from fastget.loading.stream import Stream
+from fastget.loading.stream import Stream, image_type
 
 AHEAD = 2  # batches prepared ahead of the one in use
 DrawnBatch = tuple[Draw, Tensor, Tensor | None]  # what was drawn in the end, the images, their second view
@@ -118,10 +118,13 @@ def _normalise_into(result: Tensor, image: Tensor, preprocessing: Preprocessing)
     torch.addcmul(shift, image.float().reshape(-1, 3 * side), scale, out=result.view(-1, 3 * side))
 
 
-def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """(b, H, W, 3) uint8 -> (b, 3, H, W) float32, channels last in memory."""
-    out = torch.empty(images.shape, dtype=torch.float32, device=images.device)
-    if images.device.type == "cpu":
+def normalise(images: Tensor, preprocessing: Preprocessing, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(b, H, W, 3) uint8 -> (b, 3, H, W) of the type, channels last in memory. Computed in float32."""
+    out = torch.empty(images.shape, dtype=dtype, device=images.device)
+    if dtype != torch.float32:  # one pass over the bytes
+        scale, shift = _scale_and_shift(preprocessing, 1, images.device)
+        torch.addcmul(shift, images, scale, out=out)
+    elif images.device.type == "cpu":
         for image, result in zip(images, out, strict=True):
             _normalise_into(result, image, preprocessing)
     else:
@@ -151,7 +154,7 @@ def threaded_batches(
             while (made := waiting.pop(0).result()) is not None:
                 waiting.append(ahead.submit(make, step, pool))
                 step += 1
-                yield _to_device(made, device, stream.preprocessing) if device.type == "cuda" else made
+                yield _to_device(made, device, stream) if device.type == "cuda" else made
         finally:
             for future in waiting:
                 future.cancel()
@@ -161,10 +164,12 @@ def _channels_first(images: Tensor) -> Tensor:
     return images.permute(0, 3, 1, 2)
 
 
-def _to_device(made: DrawnBatch, device: torch.device, preprocessing: Preprocessing) -> DrawnBatch:
+def _to_device(made: DrawnBatch, device: torch.device, stream: Stream) -> DrawnBatch:
     draw, *views = made
+    dtype = image_type(stream, gpu=True)
     first, second = (
-        None if view is None else normalise(view.to(device, non_blocking=True), preprocessing) for view in views
+        None if view is None else normalise(view.to(device, non_blocking=True), stream.preprocessing, dtype)
+        for view in views
     )
     assert first is not None  # a batch has a first view
     return draw, first, second

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
+from fastget.common.choices import Edges
 from fastget.common.preprocessing import MEAN, STD, Preprocessing
-from fastget.config import DataConfig
+from fastget.config import Config, DataConfig, make_config
 from fastget.data.decode import read_image
 from fastget.data.find import load_domains
 from fastget.data.folders import domains_from_folders
@@ -84,27 +86,87 @@ def test_the_host_gives_torchvision_s_own_pixels(tmp_path: Path) -> None:
         assert (image - wanted).abs().max() < 1e-3, name
 
 
+@pytest.mark.parametrize("edges", ["plain", "exact"])
 @pytest.mark.parametrize("size", [(RESIZE, CROP), (256, 224), (256, 256)])
-def test_dali_and_torchvision_agree_to_a_level(tmp_path: Path, size: tuple[int, int]) -> None:
-    """Every encoding, up to the edges of the image."""
+def test_dali_and_torchvision_agree_to_a_level(tmp_path: Path, size: tuple[int, int], edges: Edges) -> None:
+    """Every encoding; the outermost row and column of the image with exact edges alone, and to 12 levels without."""
     images = image_list(tmp_path, write_encodings(tmp_path))
     sampler = EvalSampler(len(images), 32, margin=size[0] - size[1])
     one, other = (
-        next(Loader(Stream(images, sampler, Preprocessing(*size)), CPU, decoder, 2).batches()).images
+        next(Loader(Stream(images, sampler, Preprocessing(*size), edges=edges), CPU, decoder, 2).batches()).images
         for decoder in DECODERS
     )
-    apart = (levels(one) - levels(other)).abs().amax(dim=(1, 2, 3))
-    assert {name: float(d) for name, d in zip(images.paths, apart, strict=True) if d > 1.001} == {}
+    apart = (levels(one) - levels(other)).abs()
+    most = apart.amax(dim=(1, 2, 3))
+    if edges == "plain" and size[0] == size[1]:  # the crop reaches the edge
+        assert 1.001 < most.max() <= 12.001
+        most = apart[..., 1:-1, 1:-1].amax(dim=(1, 2, 3))
+    assert {name: float(d) for name, d in zip(images.paths, most, strict=True) if d > 1.001} == {}
 
 
-def test_random_crops_agree_and_reach_the_edges(domains: tuple[ImageList, ImageList]) -> None:
-    one, other = (take(Loader(stream(domains[0], views=2), CPU, decoder, 2), 6) for decoder in DECODERS)
+@pytest.mark.parametrize("views", [1, 2])
+def test_random_crops_agree(domains: tuple[ImageList, ImageList], views: int) -> None:
+    """One view is cut while it is resized, two from one square; both show the same pixels, but at the very edge."""
+    margin = RESIZE - CROP
+    one, other = (take(Loader(stream(domains[0], views=views), CPU, decoder, 2), 6) for decoder in DECODERS)
     for a, b in zip(one, other, strict=True):
         assert np.array_equal(a.index, b.index)
         assert torch.equal(a.labels, b.labels)
+        for first, second in ((a.images, b.images), (a.second, b.second))[:views]:
+            apart = (levels(first) - levels(second)).abs()
+            assert apart[..., 1:-1, 1:-1].max() <= 1.001
+            assert apart.max() <= 12.001
+    draws = [stream(domains[0], views=views).sampler(step) for step in range(6)]
+    places = np.concatenate([np.stack([draw.x, draw.y]) for draw in draws], axis=1)
+    assert places.min() == 0, "no crop that reaches the edge"
+    assert places.max() == margin, "no crop that reaches the edge"
+    if views == 2:
+        assert not torch.equal(one[0].images, one[0].second)
+
+
+def test_exact_edges_of_random_crops(domains: tuple[ImageList, ImageList]) -> None:
+    what = stream(domains[0], views=2, edges="exact")
+    one, other = (take(Loader(what, CPU, decoder, 2), 6) for decoder in DECODERS)
+    for a, b in zip(one, other, strict=True):
         for first, second in ((a.images, b.images), (a.second, b.second)):
             assert (levels(first) - levels(second)).abs().max() <= 1.001
-        assert not torch.equal(a.images, a.second)
+
+
+def test_an_old_run_keeps_its_edges(tmp_path: Path) -> None:
+    stored = Config().to_dict()
+    del stored["data"]["dali_edges"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored), encoding="utf-8")
+    assert Config().data.dali_edges == "plain"
+    assert make_config(file=tmp_path / "config.yaml").data.dali_edges == "exact"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_normalising_into_a_half_type_is_what_autocast_would_make(dtype: torch.dtype) -> None:
+    levels_of_all = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).expand(1, 16, 16, 3)
+    found = normalise(levels_of_all, Preprocessing(), dtype)
+    assert found.dtype == dtype
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(found.float(), normalise(levels_of_all, Preprocessing()), rtol=2**-8, atol=1e-6)
+    apart = found.float() - normalise(levels_of_all, Preprocessing()).to(dtype).float()
+    assert (apart != 0).float().mean() < 0.01  # a last bit of float32 may round the other way
+
+
+def test_half_types_leave_dali_as_bytes_on_a_gpu_alone(domains: tuple[ImageList, ImageList]) -> None:
+    half = stream(domains[0], dtype=torch.bfloat16)
+
+    def crop(what: Stream, gpu: bool) -> dict[str, bytes]:
+        return next(op[2] for op in operators(what, gpu) if op[0] == "CropMirrorNormalize")
+
+    assert "mean" not in crop(half, gpu=True)
+    assert "mean" in crop(half, gpu=False)
+    assert "mean" in crop(stream(domains[0]), gpu=True)
+    assert "mean" in crop(stream(domains[0], dtype=torch.bfloat16, edges="exact"), gpu=True)  # as an old run was
+    assert take(Loader(half, CPU, "dali", 1), 1)[0].images.dtype == torch.float32
+
+
+def test_the_decoder_s_options_are_said(domains: tuple[ImageList, ImageList]) -> None:
+    (decoder,) = [op for op in operators(stream(domains[0]), gpu=True) if op[0] == "decoders__Image"]
+    assert {"hw_decoder_load", "device_memory_padding", "host_memory_padding"} <= decoder[2].keys()
 
 
 def test_normalise_is_torchvision_s(domains: tuple[ImageList, ImageList]) -> None:
