@@ -9,7 +9,7 @@ QUICK := tests/test_reference.py $(addprefix tests/methods/test_,formulas.py get
 as-on-other-cpus = for cpu in $(CPUS); do echo "with $$cpu:"; \
   env $$cpu $(BIN)/python -m pytest -n auto -m "numeric and not slow and not gpu" -k "not inductor" $(1) || exit 1; done
 
-.PHONY: demo test test-cpus test-slow bench lint clean
+.PHONY: demo docs test test-cpus test-slow bench bench-all bench-gpu lint clean
 
 demo: .venv/installed  ## adapt from rendered to handwritten digits: both methods, a table, a picture
 	$(BIN)/fastget demo
@@ -24,8 +24,32 @@ test-cpus: .venv/installed-test  ## every numeric test, as on three lesser CPUs
 test-slow: .venv/installed-test  ## the minutes-long checks alone
 	$(BIN)/python -m pytest -m "slow and not gpu"
 
-bench: .venv/installed-test  ## throughput against the reference and named peers
-	$(BIN)/python -m pytest benchmarks --benchmark-only
+# on two idle cores some ten minutes; torch.compile's rows, which take that long to compile, are in bench-all
+bench: .venv/installed-test  ## throughput against the reference and named peers, as JSON; and a report of it in bench/
+	mkdir -p bench
+	$(BIN)/python -m pytest benchmarks --benchmark-only -k "not compile and not test_features and not test_loader" \
+	  --benchmark-json=bench/kernels.json
+	for name in train eval predict scaling; do $(BIN)/python -m benchmarks.bench_$$name --json bench/$$name.json || exit 1; done
+	-$(BIN)/python -m benchmarks.bench_loader --encodings jpeg --steps 4 --rounds 2 --json bench/loader.json
+	$(BIN)/fastget bench report bench/*.json --baseline benchmarks/baseline.json --out bench
+
+bench-all: bench  ## and what takes longer: torch.compile's rows, a run on features, PNG
+	$(BIN)/python -m pytest benchmarks --benchmark-only -k "compile or test_features" --benchmark-json=bench/long.json
+	-$(BIN)/python -m benchmarks.bench_loader --json bench/loader.json
+	$(BIN)/fastget bench report bench/*.json --baseline benchmarks/baseline.json --out bench
+
+bench-gpu: .venv/installed-test  ## the kernels on this machine's GPU, in CUDA graphs; `fastget selftest` times the rest
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \
+	  { echo "make bench-gpu needs a CUDA device, and torch sees none here: make bench is for CPUs"; exit 1; }
+	mkdir -p bench
+	$(BIN)/python -m pytest benchmarks --benchmark-only -k "not test_features and not test_loader" \
+	  --benchmark-json=bench/gpu.json
+	$(BIN)/fastget selftest
+	$(BIN)/fastget bench report bench/gpu.json --out bench/gpu
+
+docs: .venv/installed-docs  ## the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open build/site/index.html, or see it while you write: $(BIN)/mkdocs serve"
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -44,6 +68,10 @@ lint: .venv/installed-test
 
 .venv/installed-test: setup.py | .venv/python-found
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@ .venv/installed .venv/installed-docs
+
+.venv/installed-docs: setup.py | .venv/python-found
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $@ .venv/installed
 
 clean:
