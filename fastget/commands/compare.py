@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fastget import bases, methods
 from fastget.commands.train import SHORTHANDS, settings_of
-from fastget.config import make_config, parse_settings
+from fastget.config import DataConfig, make_config, parse_settings
+from fastget.data.features import Store
 from fastget.studies.compare import KEPT, SETTINGS, Comparison, compare
 from fastget.studies.results import METRICS
 from fastget.studies.study import choose, choose_metric, choose_seeds, refuse_kept
@@ -25,6 +26,7 @@ what it writes, in --out:
   results.csv   a row a job: method, base, recipe, setting, source, target, seed, figures, status, reason
   table.md      per setting: mean and std over seeds, per task and over tasks; the best and those within one std of it
   plot.png      the same at a glance
+  results/DATA/SETTING/METHOD.json   the same as data: figures, seeds, commit, machine (fastget results --help)
   SETTING/SOURCE-TARGET/BASE-METHOD/seed-N   each job's run, as fastget train writes it, and seed-N.log beside it
 
 The same command goes on where it was stopped or killed, tries failed jobs again, and may have more methods, settings,
@@ -94,9 +96,14 @@ def run(args: argparse.Namespace) -> int:
         seeds=choose_seeds(args.seeds),
         given=given,
         file=args.config,
-        metric=choose_metric(args.metric, data.name),
+        metric=choose_metric(args.metric, _named(data)),
     )
     return compare(what, args.out or Path("runs") / f"compare-{data.name}", args.jobs)
+
+
+def _named(data: DataConfig) -> str:
+    """The data set; of features, that of the images that they are of."""
+    return Store.open(Path(data.root)).origin.data if data.name == "features" and data.root else data.name
 
 
 def positive(text: str) -> int:

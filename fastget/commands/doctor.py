@@ -65,15 +65,16 @@ def decisions() -> list[tuple[str, str]]:
 
     device = choose_device("auto")
     loader = choose_loader("auto", device)
-    backend = choose_backend("auto", device).__name__.removeprefix("fastget.")
+    backend = choose_backend("auto", device).__name__.rpartition(".")[2]
     why = "" if device.type == "cuda" else ": no GPU here"
+    maths = {"kernels": "triton kernels", "fused": f"fused (PyTorch on a CPU){why}"}
     return [
         ("train.device", f"{device.type}{why}"),
         (
             "data.loader",
             loader + ("" if loader == "dali" else ": on a CPU DALI is no faster" if why else ": no DALI here"),
         ),
-        ("a step's maths", "triton kernels" if backend == "kernels" else f"reference (plain PyTorch){why}"),
+        ("a step's maths", maths.get(backend, f"reference (plain PyTorch){why}")),
     ]
 
 

@@ -22,8 +22,8 @@ from fastget.common.usage import Parser
 
 # each is a file beside this one
 COMMANDS = (
-    "train", "compare", "sweep", "reproduce", "demo", "report", "card", "predict", "eval", "export", "data", "features",
-    "selftest", "doctor",
+    "train", "plan", "compare", "sweep", "reproduce", "results", "demo", "report", "card", "predict", "eval", "export",
+    "data", "features", "selftest", "doctor", "bench",
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from fastget.studies.reproduce.plan import RECIPES, Reproduction, choose_tasks
 from fastget.studies.reproduce.recipe import read_table, table_names
 from fastget.studies.reproduce.run import reproduce
 from fastget.studies.results import counted
+from fastget.studies.slurm import parse_options
 from fastget.studies.study import choose, choose_seeds, refuse_kept
 
 HELP = "a table of the paper, run again: ours beside theirs"
@@ -20,6 +21,7 @@ examples:
   fastget reproduce                                            # the tables
   fastget reproduce office-home-pda --plan                     # what it would run, and how long that would take
   fastget reproduce office-home-pda --root DATA --gpus 4
+  fastget reproduce office-home-pda --root DATA --slurm partition=gpu minutes=600 cpus=8 --gpus 16
   fastget reproduce office-31-uda --root DATA --methods get --bases plain --tasks 'A->D,A->W' --seeds 0
 
 It says first what it will run and how long that may take, by a short measured run where there is much to do.
@@ -64,8 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="runs at a time; default: one a GPU, or without GPUs one a core, with one thread each",
     )  # fmt: skip
     parser.add_argument(
+        "--slurm", nargs="*", metavar="KEY=VALUE",
+        help="a SLURM job for each run, --gpus of them at a time (64): partition=, account=, qos=, constraint=, "
+        "minutes=, cpus=, gigabytes=, gpus=; needs fastget[slurm]",
+    )  # fmt: skip
+    parser.add_argument(
         "--recipe", choices=RECIPES, default=RECIPES[0],
-        help="default, or the values that the paper prints, for the methods that have such",
+        help="default; paper: the values that the paper prints, for the methods that have such; paper-text: these, and "
+        "for every method the learning rates of its text (bottleneck 0.001, classifier 0.01), which ATDOC's code and "
+        "the others do not have",
     )  # fmt: skip
     field, text = SHORTHANDS["--bad-images"]
     parser.add_argument("--bad-images", dest=field, metavar="BAD_IMAGES", help=text)
@@ -95,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
     stem = f"reproduce-{table.name}" + ("" if args.recipe == RECIPES[0] else f"-{args.recipe}")
     if not any(map(what.runs, table.rows)):
         raise ValueError(f"{table.name} has no row of {args.methods} on {args.bases}: choose others")
-    return reproduce(what, args.out or Path("runs") / stem, args.jobs, dry=args.plan)
+    slurm = None if args.slurm is None else parse_options(args.slurm)
+    return reproduce(what, args.out or Path("runs") / stem, args.jobs, dry=args.plan, slurm=slurm)
 
 
 def _list() -> int:

@@ -13,6 +13,8 @@ from rich.text import Text
 
 from fastget import bases, methods
 from fastget.config.combinations import title_of
+from fastget.studies import record
+from fastget.studies.collect import FOLDER, of_compare
 from fastget.studies.jobs import Job, Outcome
 from fastget.studies.plots import Dot, draw_panels
 from fastget.studies.results import (
@@ -215,7 +217,7 @@ def _live_cell(outcomes: Sequence[Outcome], figure: Figure | None, mark: Mark, m
 
 
 def write(what: Comparison, out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
-    """table.md and plot.png."""
+    """table.md, plot.png and results/."""
     order = [what.metric, *(metric for metric in METRICS if metric != what.metric)]
     sizes = {"method": what.rows(), "task": what.tasks, "seed": what.seeds}
     size = ", ".join(counted(len(part), name) for name, part in sizes.items())
@@ -234,7 +236,8 @@ def write(what: Comparison, out: Path, outcomes: Sequence[Outcome]) -> list[Path
         lines += ["", "## Not there, and why", "", *why]
     write_lines(out / "table.md", lines)
     results = Results(what, outcomes, what.metric)
-    return [out / "table.md", draw_panels(_panels(results), words(what.metric), out / "plot.png")]
+    plot = draw_panels(_panels(results), words(what.metric), out / "plot.png")
+    return [out / "table.md", plot, *record.write(out / FOLDER, of_compare(out, metric=what.metric))]
 
 
 def _table(results: Results, setting: str) -> list[str]:

@@ -15,6 +15,10 @@ from fastget.data.lists import read_list
 from fastget.runs.folder import METRICS, read_predictions
 from fastget.runs.sinks import jsonl
 from fastget.runs.sinks.display import results_table
+from fastget.runs.summary import SeedSummary, read_summary
+from fastget.studies.collect import FOLDER
+from fastget.studies.record import Row, Run, build, write
+from fastget.studies.results import metric_of
 from fastget.training.train import Result, train
 
 METHODS = ("source-only", "get")
@@ -40,9 +44,25 @@ def demo(
     gain = 100 * (after - before)
     better = f"[bold]GeT is {gain:.1f} points of mean class accuracy above source-only[/]"
     console.print(better if gain > 0 else f"GeT did not gain here: {gain:.1f} points", highlight=False)
+    _write_results(results, seeds, out)
     picture = draw(results, seeds, out / "demo.png")
     console.print(f"picture: {picture.resolve()}", highlight=False, soft_wrap=True)
     return 0 if gain > 0 else 1
+
+
+def _write_results(results: dict[str, Result], seeds: tuple[int, ...], out: Path) -> None:
+    """As data: out/results/digits/uda/METHOD.json."""
+    for method, result in results.items():
+        found = [(folder, read_summary(folder)) for folder in (_seed_folder(result, seed) for seed in seeds)]
+        runs = [Run(folder, summary) for folder, summary in found if isinstance(summary, SeedSummary)]
+        first = runs[0].summary
+        row = Row(
+            data=first.data, setting=first.setting, method=method, base=first.base, recipe=first.recipe,
+            title=_title(method), metric=metric_of(first.data), study="demo",
+        )  # fmt: skip
+        task = f"{first.source}->{first.target}"
+        built = build(row, {task: [runs]}, task, {})
+        write(out / FOLDER, [] if built is None else [built])
 
 
 def _title(method: str) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from fastget.common.signals import noted
 from fastget.config import Config
 from fastget.runs.sinks import jsonl
 from fastget.runs.summary import SeedsSummary, SeedSummary, read_summary
+from fastget.studies.processes import FASTGET, Process, start
 
 Status = Literal["done", "failed", "refused", "pending"]
 STOPPING = "every run that is on saves and stops; a second signal ends them at once"
@@ -92,6 +91,7 @@ class Slot:
 
     environment: Mapping[str, str]
     settings: Mapping[str, str]
+    warm: bool = False  # its processes are forks of one that has imported everything
 
 
 def find_slots(count: int | None, device: str) -> list[Slot]:
@@ -100,7 +100,7 @@ def find_slots(count: int | None, device: str) -> list[Slot]:
     gpus = [] if device == "cpu" else _gpus()
     if not gpus:
         count = count or cores
-        return [Slot({}, {"train.threads": "1", "data.workers": str(max(1, cores // count))})] * count
+        return [Slot({}, {"train.threads": "1", "data.workers": str(max(1, cores // count))}, warm=True)] * count
     count = count or len(gpus)
     share = {"data.workers": str(max(1, cores // count))}
     return [Slot({"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]}, share) for i in range(count)]
@@ -123,7 +123,7 @@ def command(job: Job, slot: Slot, file: str | None) -> list[str]:
             settings[key] = value
     settings |= {"train.seeds": str(job.seed), "train.out": str(job.folder), "train.resume": "auto"}
     pairs = [f"{key}={value}" for key, value in settings.items()]
-    return [sys.executable, "-m", "fastget", "train", *(["--config", file] if file else []), "--set", *pairs]
+    return [*FASTGET, "train", *(["--config", file] if file else []), "--set", *pairs]
 
 
 def environment(slot: Slot) -> dict[str, str]:
@@ -139,7 +139,7 @@ def environment(slot: Slot) -> dict[str, str]:
 @dataclass(frozen=True)
 class _Running:
     number: int  # of the job
-    process: subprocess.Popen[bytes]
+    process: Process
 
 
 class Pool:
@@ -216,7 +216,7 @@ class Pool:
             self.busy[place] = _Running(number, started)
             return
 
-    def _start(self, job: Job, slot: Slot) -> subprocess.Popen[bytes] | None:
+    def _start(self, job: Job, slot: Slot) -> Process | None:
         """The run's process. Its log is locked as long as it lives, whatever becomes of this one: BlockingIOError if a
         process of an earlier call, or of another one, still holds it, or a `fastget train` of its own the folder."""
         job.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -226,14 +226,7 @@ class Pool:
             if look(job).status != "pending":
                 return None
             log.truncate(0)
-            return subprocess.Popen(
-                command(job, slot, self.file),
-                env=environment(slot),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a terminal's Ctrl-C is ours alone: a second signal would end it unsaved
-            )
+            return start(command(job, slot, self.file), environment(slot), log.fileno(), warm=slot.warm)
 
     def _stop(self, asked: list[int]) -> None:
         """Ask every process to save and stop, and wait; a second signal ends them at once."""

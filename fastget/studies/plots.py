@@ -128,6 +128,24 @@ def _write_cell(axis: Any, x: int, y: int, found: Figure | None, middle: float, 
         axis.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, fill=False, edgecolor="black", linewidth=2))
 
 
+def draw_bars(panels: Mapping[str, Mapping[str, float]], label: str, file: Path) -> Path:
+    """A panel a case, a bar a row: what each costs, the first of a case in grey."""
+    across = min(WIDE, len(panels))
+    down = math.ceil(len(panels) / across)
+    rows = max(map(len, panels.values()))
+    figure, axes = _figure(across, down, (3.6 * across + 0.8, (0.3 * rows + 0.9) * down + 0.4), sharey=False)
+    for axis, (case, bars) in zip(axes, panels.items(), strict=False):
+        axis.barh(list(bars), list(bars.values()), color=[FAINT, *([BEST] * (len(bars) - 1))], height=0.6)
+        axis.invert_yaxis()
+        axis.set_title(case, loc="left", fontsize=9)
+        axis.tick_params(labelsize=8)
+        axis.grid(axis="x", alpha=0.25)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    figure.supxlabel(label, fontsize=9)
+    return _save(figure, file)
+
+
 def _figure(across: int, down: int, size: tuple[float, float], *, sharey: bool) -> tuple[Any, list[Any]]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas

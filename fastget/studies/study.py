@@ -39,13 +39,16 @@ class Study:
     write: Callable[[Sequence[Outcome]], list[Path]]  # the table and the plot; the places of both
 
 
-def run_study(study: Study, count: int | None = None, console: Console | None = None) -> int:
-    """All jobs that are not done yet, `count` at a time. 0, or 1 if some failed; ValueError if none can run, or the
-    folder is another study's; Interrupted by a signal, with what is done written up."""
+def run_study(
+    study: Study, count: int | None = None, console: Console | None = None, slurm: Mapping[str, str] | None = None
+) -> int:
+    """All jobs that are not done yet, `count` at a time, here or by SLURM with these options. 0, or 1 if some failed;
+    ValueError if none can run, or the folder is another study's; Interrupted by a signal, with what is done written
+    up."""
     console = console or Console()
     device = device_of(study)
+    pool = Pool(study.jobs, find_slots(count, device), study.file) if slurm is None else by_slurm(study, slurm, count)
     claim(study.out, study.kind, study.settings, study.file, study.axes)
-    pool = Pool(study.jobs, find_slots(count, device), study.file)
     before = len(pool.jobs) - len(pool.left)
     start = f"{len(pool.jobs)} jobs, {len(pool.slots)} at a time, in {study.out}"
     refused = sum(one.status == "refused" for one in pool.outcomes)
@@ -70,6 +73,12 @@ def run_study(study: Study, count: int | None = None, console: Console | None = 
     for file in files:
         console.print(f"written: {file}", highlight=False, markup=False, soft_wrap=True)
     return 1 if failed else 0
+
+
+def by_slurm(study: Study, options: Mapping[str, str], count: int | None) -> Pool:
+    from fastget.studies.slurm import SlurmPool
+
+    return SlurmPool(study.jobs, study.out, options, count, study.file)
 
 
 def device_of(study: Study) -> str:

@@ -52,7 +52,13 @@ def find_tasks(text: str | None, data: DataConfig, source: str | None, target: s
 
 def folder_of(task: Task) -> str:
     """A task as a folder's name."""
-    return "-".join(Path(part).stem if "/" in part or part.endswith(".txt") else part for part in task)
+    return "-".join(names_of(task))
+
+
+def names_of(task: Task) -> tuple[str, str]:
+    """Its domains in short: a list file without its place."""
+    source, target = (Path(part).stem if "/" in part or part.endswith(".txt") else part for part in task)
+    return source, target
 
 
 def domains_of(data: DataConfig) -> list[str]:

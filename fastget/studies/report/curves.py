@@ -28,7 +28,9 @@ def convergence(groups: Sequence[Group]) -> Figure:
     """Accuracy on the target at each evaluation; without labels the label-free criteria alone."""
     percents = _choices(groups, {**ORACLE, **HELD_OUT}, _evaluations, "%", 100)
     choices = percents + _choices(groups, LABEL_FREE, _evaluations, "", 1)
-    words = "At each evaluation, on the whole target. Its labels report, they never select."
+    few = {line["images"] for group in groups for run in group.runs for line in run.evaluations if "of" in line}
+    shown = f"on a draw of {min(few):,} target images, the last on all of them" if few else "on the whole target"
+    words = f"At each evaluation, {shown}. Its labels report, they never select."
     if not percents:
         words = "The target has no labels: what can be said without them. Lower entropy is surer, the others rise."
     why = "" if choices else "no evaluation was made yet"

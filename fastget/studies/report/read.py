@@ -24,10 +24,10 @@ from fastget.runs.summary import SeedSummary, read_summary
 CONFIG, CLASSES = "config.yaml", "classes.csv"
 # What runs of one group may differ in: the seed, places, and what no step depends on.
 APART = (
-    "train.seeds", "train.out", "train.resume", "train.log_every", "train.eval_every", "train.checkpoint_every",
-    "train.keep_checkpoints", "train.select", "train.device", "train.tensorboard", "train.profile", "train.watch",
-    "train.threads", "data.root", "data.split_seed", "data.workers", "data.cache", "data.bad_threshold",
-    "method.recipe", "method.module",
+    "train.seeds", "train.out", "train.resume", "train.log_every", "train.eval_every", "train.eval_images",
+    "train.checkpoint_every", "train.keep_checkpoints", "train.select", "train.device", "train.tensorboard",
+    "train.profile", "train.watch", "train.threads", "data.root", "data.split_seed", "data.workers",
+    "data.cache", "data.bad_threshold", "method.recipe", "method.module",
 )  # fmt: skip
 NAMED = ("method.name", "method.base", "data.name", "data.setting", "data.source", "data.target", "data.imbalanced")
 

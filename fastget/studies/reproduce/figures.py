@@ -1,27 +1,19 @@
-"""What the runs of a table come to, beside what the paper prints: final models, and other choices of an iterate.
-
-The headline is the final model. The best iterate is an oracle: who adapts has no labels to find it by. It is shown to
-tell what such a choice would have hidden, beside choices that need no target labels.
-"""
+"""What the runs of a table come to, beside what the paper prints: final models, and other choices of an iterate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fastget import bases
-from fastget.runs.folder import METRICS as LOG
-from fastget.runs.sinks import jsonl
 from fastget.studies.jobs import Outcome
+from fastget.studies.record import Run
 from fastget.studies.reproduce.plan import Reproduction, place
 from fastget.studies.reproduce.recipe import Part, Row
-from fastget.studies.results import Figure, Metric, over_seeds, over_tasks, state
+from fastget.studies.results import Figure, over_seeds, over_tasks, state
+from fastget.studies.selections import FINAL, choices_of
 from fastget.studies.tasks import Task
-
-FINAL, ORACLE = "final", "best iterate (oracle)"
-VALIDATION = "validation_mean_class_accuracy"  # in metrics.jsonl, where a run has such a list
 
 
 @dataclass(frozen=True)
@@ -60,7 +52,7 @@ class Figures:
         for one in outcomes:
             self._by_place.setdefault(one.job.folder.parent, []).append(one)
             if iterates and one.status == "done":
-                self._chosen[one.job.folder] = choices(jsonl.read(one.job.folder / LOG), metrics[one.job.setting])
+                self._chosen[one.job.folder] = choices_of(one.job.folder, metrics[one.job.setting])
 
     @property
     def selections(self) -> list[str]:
@@ -69,6 +61,11 @@ class Figures:
 
     def outcomes(self, part: Part, row: Row, column: str) -> list[Outcome]:
         return [one for task in part.of(column) for one in self._of(part, row, task)]
+
+    def runs(self, part: Part, row: Row, column: str) -> list[list[Run]]:
+        """Those that are done, of each task behind a column."""
+        found = [self._of(part, row, task) for task in part.of(column)]
+        return [[Run(one.job.folder, one.summary) for one in some if one.summary is not None] for some in found]
 
     def cell(self, part: Part, row: Row, column: str, selection: str = FINAL) -> Cell:
         by_task = [self._values(part, row, task, selection) for task in part.of(column)]
@@ -87,20 +84,3 @@ class Figures:
                 chosen = self._chosen.get(one.job.folder, {})
                 found[one.job.seed] = one.summary[part.metric] if selection == FINAL else chosen.get(selection)
         return {seed: value for seed, value in found.items() if value is not None}
-
-
-def choices(lines: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, float]:
-    """Selection -> the metric of the iterate it takes, from the lines of metrics.jsonl; the first on a tie."""
-    from fastget.evaluation.selection import CRITERIA
-
-    evaluated = [line for line in lines if line.get(metric) is not None]
-    if not evaluated:
-        return {}
-    found = {ORACLE: max(line[metric] for line in evaluated)}
-    for name, more in CRITERIA.items():
-        key = VALIDATION if name == "validation" else name
-        known = [line for line in evaluated if line.get(key) is not None]
-        if known:
-            best = (max if more else min)(known, key=lambda line: float(line[key]))
-            found[name.replace("_", " ")] = best[metric]
-    return found

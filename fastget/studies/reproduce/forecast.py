@@ -22,6 +22,7 @@ from fastget.data.lists import ImageList
 from fastget.runs.sinks import jsonl
 from fastget.studies import jobs
 from fastget.studies.jobs import Job, Outcome, Slot
+from fastget.studies.plan.counts import in_setting
 from fastget.studies.results import counted
 
 ASSUMED = 1000  # images a second of a GPU, in words, where nothing was measured
@@ -50,13 +51,14 @@ def work(job: Job) -> Work:
     assert job.config is not None
     config = job.config
     source = _count(config, job.value("data.source"))
-    target = _in_setting(config, _count(config, job.value("data.target")))
+    known = DATA_SETS[config.data.name]
+    target = in_setting(config, _count(config, job.value("data.target")), known.num_classes)
     train = config.train
     unlabelled = train.batch_size - (max(1, train.batch_size // 3) if config.data.setting == "ssda" else 0)
     epoch = max(1, source // train.batch_size, target // max(1, unlabelled))
     steps = train.max_steps or train.epochs * epoch
     evaluations = max(1, steps // (train.eval_every or max(1, steps // 10)))
-    return Work(steps, 2 * train.batch_size, evaluations * target)
+    return Work(steps, 2 * train.batch_size, (evaluations - 1) * train.interim_images(target) + target)
 
 
 def _count(config: Config, domain: str) -> int:
@@ -70,14 +72,6 @@ def _count(config: Config, domain: str) -> int:
 @lru_cache
 def _read(data: str, root: str, domain: str) -> ImageList:
     return read_domain(DATA_SETS[data], Path(root), domain)
-
-
-def _in_setting(config: Config, target: int) -> int:
-    """About how many of them the setting leaves."""
-    data, known = config.data, DATA_SETS[config.data.name]
-    if data.setting == "pda":
-        target = target * (data.pda_classes or known.num_classes // 2) // known.num_classes
-    return round(target * (1 + data.imbalanced_keep) / 2) if data.imbalanced else target
 
 
 # --- in words ------------------------------------------------------------------------------------

@@ -14,7 +14,9 @@ from fastget.studies.reproduce.recipe import PaperTable, Part, Row
 from fastget.studies.study import try_config
 from fastget.studies.tasks import Task, folder_of
 
-RECIPES = ("default", "paper")
+TEXT = "paper-text"  # the paper's values, and the learning rates of its text, where ATDOC's code has others
+RECIPES = ("default", "paper", TEXT)
+RATES = {"optim.bottleneck_lr_scale": "0.1"}  # 0.001 for the bottleneck, 0.01 for the classifier; of every method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +93,10 @@ def settings_of(what: Reproduction, part: Part, row: Row) -> dict[str, str]:
     """Of a row's jobs, all but the task: the table's, then the user's, then what the row and the setting stand for."""
     assert row.method is not None
     own = {"data.name": part.data, "method.name": row.method, "method.base": row.base}
-    if what.recipe in methods.settings_of(row.method).presets:
-        own["method.recipe"] = what.recipe
+    if (recipe := what.recipe.removesuffix("-text")) in methods.settings_of(row.method).presets:
+        own["method.recipe"] = recipe
+    if what.recipe == TEXT:
+        own |= RATES
     if what.root is not None:
         own["data.root"] = str(root_of(what.root, part.data, len(what.table.data) == 1))
     return {**own, **part.set, **own_settings(what.given, row.method, row.base), **row.set, **SETTINGS[part.setting]}

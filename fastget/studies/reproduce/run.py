@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from fastget.studies.jobs import Job, Outcome, find_slots, look
+from fastget.studies.jobs import Job, Outcome, Slot, find_slots, look
 from fastget.studies.reproduce.forecast import forecast
 from fastget.studies.reproduce.plan import Reproduction, plan
 from fastget.studies.results import counted, shown
+from fastget.studies.slurm import AT_A_TIME
 from fastget.studies.study import Study, device_of, run_study
 
 
 def reproduce(
-    what: Reproduction, out: Path, count: int | None = None, console: Console | None = None, *, dry: bool = False
+    what: Reproduction,
+    out: Path,
+    count: int | None = None,
+    console: Console | None = None,
+    *,
+    dry: bool = False,
+    slurm: Mapping[str, str] | None = None,
 ) -> int:
-    """0, or 1 if a job failed. `dry`: say what there is to do, and do nothing."""
+    """0, or 1 if a job failed. `dry`: say what there is to do, and do nothing. `slurm`: not here, but as SLURM jobs."""
     from fastget.studies.reproduce.write import write
 
     console = console or Console()
@@ -28,13 +35,14 @@ def reproduce(
               "bases": list(what.bases), "tasks": list(what.tasks), "seeds": list(map(str, what.seeds))},
         table=lambda outcomes: live_table(what, out, outcomes), write=lambda outcomes: write(what, out, outcomes),
     )  # fmt: skip
-    slots = find_slots(count, device_of(study))
+    device = device_of(study)
+    slots = find_slots(count, device) if slurm is None else [Slot({}, {})] * (count or AT_A_TIME)
     outcomes = [look(job) for job in study.jobs]
-    for line in [*describe(what, study.jobs), *forecast(outcomes, slots, measure_it=not dry)]:
+    for line in [*describe(what, study.jobs), *forecast(outcomes, slots, measure_it=not dry and slurm is None)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if dry:
         return 0
-    return run_study(study, count, console)
+    return run_study(study, count, console, slurm)
 
 
 def describe(what: Reproduction, jobs: Sequence[Job]) -> list[str]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fastget.common import files
-from fastget.config import Config
-from fastget.config.config import walk
+from fastget.studies import record
 from fastget.studies.jobs import Outcome
-from fastget.studies.reproduce.figures import FINAL, ORACLE, Cell, Figures, title_of
-from fastget.studies.reproduce.plan import Reproduction
+from fastget.studies.reproduce.figures import Cell, Figures, title_of
+from fastget.studies.reproduce.plan import TEXT, Reproduction
 from fastget.studies.reproduce.recipe import Part, Row
 from fastget.studies.results import counted, markdown, not_run, shown, words, write_lines
+from fastget.studies.selections import FINAL, ORACLE
 
 LEGEND = (
     "Per cent, as in the paper: *paper* is what it prints, *ours* the mean ± std over seeds of the final models, "
@@ -72,15 +70,20 @@ def _markdown(what: Reproduction, figures: Figures, outcomes: Sequence[Outcome])
         lines += ["", f"## {part.title}, {words(part.metric)}", "", *markdown(head, body)]
     lines += ["", "## Selection", "", SELECTION]
     for part in what.table.parts:
-        body = []
-        for row in filter(what.runs, what.table.rows):
-            found = [figures.cell(part, row, part.headline, name) for name in figures.selections]
-            body.append([title_of(row), *(shown(cell.ours) if cell.ours else cell.state for cell in found)])
         head = [f"{part.title}, {_arrows(part.headline)}", *figures.selections]
-        lines += ["", *markdown(head, body)]
+        lines += ["", *markdown(head, _selections(what, figures, part))]
     if why := not_run(outcomes):
         lines += ["", "## Not there, and why", "", *why]
     return lines
+
+
+def _selections(what: Reproduction, figures: Figures, part: Part) -> list[list[str]]:
+    """A row a method: its headline by every selection."""
+    rows = []
+    for row in filter(what.runs, what.table.rows):
+        found = [figures.cell(part, row, part.headline, name) for name in figures.selections]
+        rows.append([title_of(row), *(shown(cell.ours) if cell.ours else cell.state for cell in found)])
+    return rows
 
 
 def _arrows(column: str) -> str:
@@ -114,7 +117,7 @@ def _numbers(cell: Cell) -> list[Any]:
 
 
 def _latex(what: Reproduction, figures: Figures) -> list[str]:
-    """A tabular a part, with booktabs."""
+    """A tabular a part, and one of its headline by every selection, with booktabs."""
     lines = [f"% {what.table.title}: recipe {what.recipe}, {counted(len(what.seeds), 'seed')}; needs booktabs"]
     for part in what.table.parts:
         columns = "".join("r" for _ in part.columns)
@@ -126,6 +129,13 @@ def _latex(what: Reproduction, figures: Figures) -> list[str]:
             named = "" if row is before else _tex(title_of(row))
             lines.append(" & ".join([named, whose, *map(_tex, texts)]) + r" \\")
             before = row
+        lines += [r"\bottomrule", r"\end{tabular}"]
+    for part in what.table.parts:
+        head = [_tex(f"{part.title}, {part.headline}"), *map(_tex, figures.selections)]
+        columns = "".join("r" for _ in figures.selections)
+        lines += ["", "% other choices of an iterate; the oracle's is chosen by the target's labels, and is no result",
+                  rf"\begin{{tabular}}{{l{columns}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule"]  # fmt: skip
+        lines += [" & ".join(map(_tex, texts)) + r" \\" for texts in _selections(what, figures, part)]
         lines += [r"\bottomrule", r"\end{tabular}"]
     return lines
 
@@ -142,53 +152,23 @@ def _tex(text: str) -> str:
 
 def _results(what: Reproduction, figures: Figures) -> list[Path]:
     """A file a part and row that has a figure of ours; the folder."""
-    from fastget.runs.folder import write_json
-
-    place = figures.out / "results"
-    for part in what.table.parts:
-        for row in filter(what.runs, what.table.rows):
-            done = [one for column in part.tasks for one in figures.outcomes(part, row, column) if one.summary]
-            if done:
-                file = place / part.data / part.name / f"{row.name}.json"
-                file.parent.mkdir(parents=True, exist_ok=True)
-                write_json(file, _result(what, figures, part, row, done))
-    return [place] if place.is_dir() else []
+    found = [
+        _record(what, figures, part, row) for part in what.table.parts for row in filter(what.runs, what.table.rows)
+    ]
+    return record.write(figures.out / "results", [one for one in found if one is not None])
 
 
-def _result(what: Reproduction, figures: Figures, part: Part, row: Row, done: Sequence[Outcome]) -> dict[str, Any]:
-    config = done[0].job.config
-    assert config is not None
-    made = [_environment(one.job.folder) for one in done]
-    columns = {}
-    for column in part.columns:
-        ours, std, n, difference = _numbers(figures.cell(part, row, column))
-        reported = part.reported(row, column)
-        others = {}
-        for name in figures.selections[1:]:
-            chosen, chosen_std, *_ = _numbers(figures.cell(part, row, column, name))
-            others[name] = {"ours": chosen, "std": chosen_std}
-        columns[column] = {
-            "reported": None if reported is None else float(reported),
-            "ours": ours, "std": std, "n": n, "difference": difference, "other_selections": others,
-        }  # fmt: skip
-    return {
-        "table": what.table.name, "data": part.data, "setting": part.name, "metric": part.metric, "unit": "per cent",
-        "method": row.method, "base": row.base, "row": title_of(row), "recipe": done[0].job.value("method.recipe"),
-        "selection": "final model", "seeds": list(what.seeds), "tasks": columns,
-        "commit": sorted({one["commit"] for one in made if one.get("commit")}),
-        "machine": sorted({f"{one.get('device')}; {one.get('platform')}" for one in made}),
-        "configuration_sha256": config_hash(config),
-    }  # fmt: skip
-
-
-def _environment(run: Path) -> dict[str, Any]:
-    file = run / "environment.json"
-    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return found if isinstance(found, dict) else {}
-
-
-def config_hash(config: Config) -> str:
-    """Of all that a row's runs have in common and their figures depend on: neither the task nor the seed."""
-    apart = ("data.source", "data.target", "train.seeds")
-    kept = {key: str(value) for key, info, value in walk(config) if not info.metadata["free"] and key not in apart}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+def _record(what: Reproduction, figures: Figures, part: Part, row: Row) -> record.Record | None:
+    columns = {column: figures.runs(part, row, column) for column in part.columns}
+    columns = {column: tasks for column, tasks in columns.items() if all(tasks)}  # what --tasks leaves out is not there
+    if not columns:
+        return None
+    assert row.method is not None
+    theirs = next(one.job.value("method.recipe") for column in columns for one in figures.outcomes(part, row, column))
+    recipe = TEXT if what.recipe == TEXT else theirs
+    whose = record.Row(
+        data=part.data, setting=part.setting, method=row.method, base=row.base, recipe=recipe, title=title_of(row),
+        metric=part.metric, study=f"reproduce {what.table.name}", variant=row.name if row.set else "",
+    )  # fmt: skip
+    headline = part.headline if part.headline in columns else next(iter(columns))
+    return record.build(whose, columns, headline, {column: part.reported(row, column) for column in columns})

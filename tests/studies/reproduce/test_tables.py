@@ -105,6 +105,11 @@ def test_settings_of_the_jobs() -> None:
         assert (job.settings.get("method.recipe"), job.settings.get("get.tau")) == (
             ("paper", "0.3") if method == "get" else (None, None)
         )
+    text = Reproduction(**{**vars(paper), "recipe": "paper-text"})
+    for job in plan(text, Path("o")):
+        assert job.config is not None
+        assert job.config.optim.bottleneck_lr_scale == 0.1
+        assert job.settings.get("method.recipe") == ("paper" if job.value("method.name") == "get" else None)
     ssda = plan(everything(read_table("domainnet126-ssda")), Path("o"))
     assert {(job.setting, job.value("data.shots"), job.value("network.name")) for job in ssda} == {
         ("domainnet126, ssda-1", "1", "resnet34"), ("domainnet126, ssda-3", "3", "resnet34")

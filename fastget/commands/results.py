@@ -1,0 +1,80 @@
+"""`fastget results`: results as data, and the tables that pages show of them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fastget.studies.results import METRICS
+
+HELP = "results as data: add a study's, make the tables of README and docs from them"
+EPILOG = """\
+examples:
+  fastget results add runs/compare-digits              # into results/DATA/SETTING/METHOD.json
+  fastget results tables                               # README.md and docs/, between <!-- results: ... --> markers
+  fastget results tables --check                       # exit code 1 if a page is not as the results have it
+
+A study's own folder has the same files under results/. Each is checked as it is read: the sums are done again."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `fastget results`."""
+    parser.description = "Results as data: one JSON file for each data set, setting and method."
+    parser.epilog = EPILOG
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add = actions.add_parser("add", help="copy the results of studies into a folder of results")
+    add.add_argument("studies", nargs="+", type=Path, metavar="STUDY", help="--out of a compare, reproduce or demo")
+    add.add_argument("--data", help="the data set's name, where the study's runs do not tell it")
+    add.add_argument("--metric", choices=METRICS, help="the headline's; default: the data set's own")
+    add.add_argument("--replace", action="store_true", help="replace results that are there and differ")
+    tables = actions.add_parser("tables", help="make the tables of pages anew")
+    tables.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: README.md and docs/**/*.md")
+    tables.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a page would change")
+    for one in (add, tables):
+        one.add_argument("--results", type=Path, default=Path("results"), help="the folder of results (results)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0, or 1 if --check found something."""
+    return _add(args) if args.action == "add" else _tables(args)
+
+
+def _add(args: argparse.Namespace) -> int:
+    from fastget.studies import record
+    from fastget.studies.collect import of_study
+
+    found = [one for study in args.studies for one in of_study(study, args.data, args.metric)]
+    if not found:
+        raise ValueError(f"{', '.join(map(str, args.studies))}: no row has all its tasks done; go on with the study")
+    places = [one.place for one in found]
+    twice = [place for place in dict.fromkeys(places) if places.count(place) > 1]
+    if twice:
+        raise ValueError(f"two of these studies have a result {twice[0]}: add one of them")
+    for one in [] if args.replace else found:
+        file = args.results / one.place
+        if file.is_file() and file.read_text(encoding="utf-8") != one.text():
+            raise ValueError(f"{file} is there and differs: --replace puts the new one in its place")
+    record.write(args.results, found)
+    for one in found:
+        assert one.ours is not None
+        print(f"{args.results / one.place}: {one.ours:.1f} (n = {one.n})")
+    return 0
+
+
+def _tables(args: argparse.Namespace) -> int:
+    from fastget.studies.leaderboard import fill, filled, pages
+    from fastget.studies.record import read_all
+
+    chosen = args.pages or pages(Path())
+    if not chosen:
+        raise ValueError("no page here shows results: README.md and docs/ have no <!-- results: ... -->")
+    if not args.check:
+        for page in chosen:
+            print(f"{page}: {'made anew' if fill(page, args.results) else 'as it was'}")
+        return 0
+    records = read_all(args.results)
+    texts = {page: page.read_text(encoding="utf-8") for page in chosen}
+    stale = [page for page, text in texts.items() if filled(text, records, str(page)) != text]
+    for page in stale:
+        print(f"{page} is not as {args.results} has it: run `fastget results tables`")
+    return 1 if stale else 0
