@@ -10,11 +10,17 @@ LINUX = 'platform_system == "Linux" and (platform_machine == "x86_64" or platfor
 
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
 TIMM = ["timm>=1.0.12"]  # whose models tell `head_hidden_size`
+SLURM = ["submitit>=1.5"]
 REPORT = ["umap-learn>=0.5.6"]  # the report's picture of features as in the paper; without it t-SNE
+DOCS = ["mkdocs-material>=9.6"]  # `make docs`
 TEST = [
+    *SLURM,
     *TIMM,
+    *DOCS,
     "hypothesis>=6.100",
+    "lightning>=2.5",  # docs/loop.md runs in it
     "mypy>=1.13",
+    "nbformat>=5.10",
     "pytest>=8",
     "pytest-benchmark>=5",
     "pytest-cov>=5",
@@ -52,8 +58,10 @@ setup(
         "matplotlib>=3.8",  # the fonts of the embedded data set, and the plots
     ],
     extras_require={
+        "docs": DOCS,
         "onnx": ONNX,
         "report": REPORT,
+        "slurm": SLURM,
         "timm": TIMM,
         "test": TEST,
         "dev": [*TEST, "pre-commit>=3.7"],

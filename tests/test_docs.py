@@ -1,35 +1,18 @@
-"""docs/: a page for every method and base that names all there is to set, and commands that would run."""
+"""docs/: a page for every method and base that names all there is to set; what it runs is tests/documents."""
 
-import argparse
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fastget import bases, methods
-from fastget.commands import train
-from fastget.commands.main import COMMANDS, build_parser
-from fastget.config import every_section, fields_of, make_config
+from fastget.config import every_section, fields_of
+from tests.documents.blocks import BLOCKS, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-LINES = [
-    (page, line)
-    for page in PAGES
-    for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    for line in block.splitlines()
-    if line.startswith("fastget ")
-]
-
-
-def arguments(line: str) -> argparse.Namespace:
-    """The command's arguments, as its parser reads them."""
-    words = shlex.split(line, comments=True)[1:]
-    assert words[0] in COMMANDS
-    return build_parser(words[0]).parse_args(words)
+LINES = [(ROOT / block.page, " ".join(words)) for block in BLOCKS for words in block.commands]
 
 
 def default(value: Any) -> str:
@@ -62,14 +45,6 @@ def test_a_base_has_its_page(name: str) -> None:
     page = DOCS / "bases" / f"{name}.md"
     assert_fields(page, name)
     assert any(f"method.base={name}" in line for where, line in LINES if where == page)
-
-
-@pytest.mark.parametrize(("page", "line"), LINES, ids=[f"{page.stem}: {line}" for page, line in LINES])
-def test_every_command_would_run(page: Path, line: str) -> None:
-    args = arguments(line)
-    if args.run is not train.run:
-        return
-    make_config(train.settings_of(args), file=args.config)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
