@@ -206,7 +206,8 @@ def wrong(mistake: Mistake, code: int, said: str) -> str | None:
     return None
 
 
-def _in_a_process(mistake: Mistake) -> tuple[int, str]:
+def in_a_process(mistake: Mistake) -> tuple[int, str]:
+    """Exit code and what is said, as on a command line."""
     command = [sys.executable, "-m", "fastget", *shlex.split(mistake.command)]
     with held(Path("taken")):
         done = subprocess.run(command, env=this_fastget(), capture_output=True, text=True, timeout=300, check=False)
@@ -222,7 +223,7 @@ def last_words(said: str) -> str:
 
 def _rows() -> Iterator[tuple[Mistake, int, str, str | None]]:
     for mistake in MISTAKES:
-        code, said = _in_a_process(mistake)
+        code, said = in_a_process(mistake)
         yield mistake, code, said, wrong(mistake, code, said)
 
 

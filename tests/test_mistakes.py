@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents.errors import differs, stored
 from tests.mistakes import MISTAKES, Mistake, answer, last_words, prepare, wrong
 
 CHEAP = [mistake for mistake in MISTAKES if mistake.cheap]
@@ -22,6 +23,7 @@ def test_it_is_answered(mistake: Mistake, place: Path, monkeypatch: pytest.Monke
     code, said = answer(mistake)
     assert wrong(mistake, code, said) is None, said
     assert last_words(said)
+    assert differs(mistake, said) is None  # the page that people look it up in
 
 
 def test_a_bad_answer_is_told() -> None:
@@ -30,3 +32,12 @@ def test_a_bad_answer_is_told() -> None:
     assert wrong(mistake, 0, "fastget: give --root") == "exit code 0, not 2"
     assert wrong(mistake, 2, "") == "nothing of '--root'"
     assert wrong(mistake, 2, "Traceback (most recent call last): --root") == "a traceback"
+
+
+def test_the_page_of_mistakes_is_compared() -> None:
+    mistake = next(mistake for mistake in MISTAKES if mistake.what == "a misspelt command")
+    _, words = stored()["A misspelt command"]
+    assert differs(mistake, f"usage: fastget error: {words}") is None
+    assert "another answer" in str(differs(mistake, "fastget: no"))
+    assert "lacks" in str(differs(Mistake("something new", "train", "x"), ""))
+    assert [what.lower() for what in stored()] == [mistake.what.lower() for mistake in MISTAKES]

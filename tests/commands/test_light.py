@@ -46,6 +46,8 @@ def test_help_has_a_line_for_every_command() -> None:
         ["train", "--set", "get.tua=1"],
         ["train", "--set", "get.tau=-1"],
         ["train", "--recipe", "papr"],
+        ["plan", "--card", "h10"],
+        ["plan", "--images", "-1,2"],
         ["predict", "--nonsense"],
         ["eval", "--checkpoint", "run", "--nonsense"],
         ["export"],
