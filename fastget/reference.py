@@ -18,6 +18,7 @@ EPS = 1e-12  # the least norm that a cosine divides by
 PRIOR_FLOOR = 1e-8  # the least entry of pi, so that its log is finite
 CAP_FLOOR = 1e-3  # (2'): the least entry, of a class's fair share 1 / C
 CAP_GATE = 0.85  # (2"): the prior is left out while exp(H(pi)) is at least this share of C
+REBALANCE_GATE = 0.65  # (6'): no rebalancing where it is at most this share; in full from CAP_GATE on
 
 
 # --- helpers of the equations ------------------------------------------------------------------
@@ -179,6 +180,17 @@ def rebalance(
     return weighted / torch.where(total > 0, total, 1)
 
 
+def rebalance_exponent(
+    pi: Tensor,  # (C,)
+) -> Tensor:
+    """Eq. (6'): the power of the column sums that stands for Eq. (6)'s 1/2: 1/2 while exp(H(pi)) is at least CAP_GATE
+    of C, 0 where it is at most REBALANCE_GATE, in between on the line: a target that lacks classes is not pressed to
+    have them. A scalar."""
+    pi = _wide(pi)
+    spread = (-torch.xlogy(pi, pi).sum()).exp() / pi.numel()
+    return 0.5 * ((spread - REBALANCE_GATE) / (CAP_GATE - REBALANCE_GATE)).clamp(0, 1)
+
+
 def mixed_labels(
     Q: Tensor,  # (B, C)
     y_M: Tensor,  # (B,) int64
@@ -223,6 +235,7 @@ class Expectation(NamedTuple):
     bad_rows: Tensor  # () how many of them hold a non-finite feature
     counts: Tensor | None  # (C,) of the classes in `labels`; None where none were given
     sums: Tensor | None  # (C, D) of their features
+    exponent: Tensor | None  # () of the column sums, (6'); None: Eq. (6)'s 1/2
 
 
 class Objective(NamedTuple):
@@ -247,6 +260,7 @@ def expectation(
     prior_shrinkage: bool = False,  # (2*)
     prior_cap: bool = False,  # (2')
     prior_gate: bool = False,  # (2"), with prior_cap
+    rebalance_gate: bool = False,  # (6')
     use_y_M: bool = False,  # class sums by y_M
     labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums
 ) -> Expectation:
@@ -292,6 +306,7 @@ def expectation(
         bad_rows=statistics[3 * C + 1],
         counts=None if by is None else tail[:C],
         sums=None if by is None else tail[C:].view(C, -1),
+        exponent=rebalance_exponent(pi) if rebalance_gate else None,
     )
 
 
@@ -300,18 +315,22 @@ def objective(
     gamma_g: float,  # weight of onehot(y_M) in the labels of g: gamma_Q, or 1 without L_KL, 0 without the mix
     gamma_f: float,  # the same for f
 ) -> Objective:
-    """C and the loss: Q by Eq. (6) from the given column sums, labels by Eq. (10), soft cross-entropy (7)-(9)."""
-    loss_g, structure_g = _head_loss(e.S_g, e.colsum_g, e.y_M, gamma_g)
-    loss_f, structure_f = _head_loss(e.S_f, e.colsum_f, e.y_M, gamma_f)
+    """C and the loss: Q by Eq. (6) or (6') from the given column sums, labels by Eq. (10), soft cross-entropy
+    (7)-(9)."""
+    exponent = 0.5 if e.exponent is None else e.exponent
+    loss_g, structure_g = _head_loss(e.S_g, e.colsum_g, exponent, e.y_M, gamma_g)
+    loss_f, structure_f = _head_loss(e.S_f, e.colsum_f, exponent, e.y_M, gamma_f)
     return Objective(loss_g + loss_f, loss_g, loss_f, structure_g, structure_f)
 
 
-def _head_loss(S: Tensor, colsum: Tensor, y_M: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+def _head_loss(
+    S: Tensor, colsum: Tensor, exponent: float | Tensor, y_M: Tensor, gamma: float
+) -> tuple[Tensor, Tensor]:
     """Loss and structure of one head. Q is taken from the logits, so that a P that underflows does no harm."""
     log_P = torch.log_softmax(S, 1)
     with torch.no_grad():
         held = colsum > 0
-        weight = torch.where(held, -0.5 * torch.where(held, colsum, 1).log(), -torch.inf)
+        weight = torch.where(held, -exponent * torch.where(held, colsum, 1).log(), -torch.inf)
         Q = torch.softmax(S + weight, 1)
         labels = mixed_labels(Q, y_M, gamma)
         structure = structure_loss(Q, log_P.exp())
@@ -354,6 +373,7 @@ __all__ = [
     "objective",
     "posterior",
     "rebalance",
+    "rebalance_exponent",
     "shrink_prior",
     "soft_cross_entropy",
     "structure_loss",

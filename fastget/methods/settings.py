@@ -65,24 +65,28 @@ class Get(Settings):
         "paper": {  # what the paper prints
             "tau": 1.0,
             "gamma_mu": 0.9,
+            "gamma_pi": 0.01,
             "gamma_Q": 0.2,
             "prototype_labels": "y_M",
             "prior_estimate": "likelihood",
             "prior_start": "estimate",
             "prior_cap": False,
+            "rebalance_gate": False,
         },
         "0.1": {  # what the default was in fastget 0.1
             "gamma_mu": 0.01,
+            "gamma_pi": 0.01,
             "prior_estimate": "likelihood",
             "prior_start": "estimate",
             "prior_cap": False,
+            "rebalance_gate": False,
             "on_cpu": "reference",  # the same bits
         },
     }
 
     tau: float = opt(0.15, "temperature of the posteriors, Eq. (2)", gt=0)
     gamma_mu: float = opt(0.1, "prototype step, Eq. (4)", ge=0, le=1)
-    gamma_pi: float = opt(0.01, "prior step, Eq. (3)", ge=0, le=1)
+    gamma_pi: float = opt(0.001, "prior step, Eq. (3)", ge=0, le=1)
     gamma_Q: float = opt(0.5, "weight of the hard label y_M, Eq. (10)", ge=0, le=1)
     prior_estimate: Literal["likelihood", "posterior", "nearest"] = opt(
         "nearest", "estimate of the batch's class distribution, Eq. (3) or (3*)"
@@ -99,6 +103,11 @@ class Get(Settings):
     prior_gate: bool = opt(
         True,
         'with prior_cap: leave the prior out while it spreads over 85 % of the classes or more, by exp(entropy), (2")',
+        was=False,
+    )
+    rebalance_gate: bool = opt(
+        True,
+        "weaken the rebalancing while the prior spreads over fewer than 85 % of the classes, none at 65 %, (6')",
         was=False,
     )
     prior_shrinkage: bool = opt(False, "temper the prior by its own entropy, (2*); in place of prior_cap")

@@ -34,6 +34,7 @@ from fastget.reference import (
     nearest_histogram,
     posterior,
     rebalance,
+    rebalance_exponent,
     shrink_prior,
     soft_cross_entropy,
     structure_loss,
@@ -71,6 +72,7 @@ class Expectation(NamedTuple):
     bad_rows: Tensor  # () how many of them hold a non-finite feature
     counts: Tensor | None  # (C,) of the classes in `labels`; None where none were given
     sums: Tensor | None  # (C, D) of their features
+    exponent: Tensor | None  # () of the column sums, (6'); None: Eq. (6)'s 1/2
     kept: Kept
 
 
@@ -86,6 +88,7 @@ def expectation(
     prior_shrinkage: bool = False,  # (2*)
     prior_cap: bool = False,  # (2')
     prior_gate: bool = False,  # (2"), with prior_cap
+    rebalance_gate: bool = False,  # (6')
     use_y_M: bool = False,  # class sums by y_M
     labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums
 ) -> Expectation | reference.Expectation:
@@ -95,12 +98,13 @@ def expectation(
         if not torch.compiler.is_compiling() and prior_estimate in ("likelihood", "posterior", "nearest"):
             prior = shrink_prior(pi) if prior_shrinkage else cap_prior(pi, prior_gate) if prior_cap else pi
             by: Tensor | bool | None = use_y_M if labels is None else labels
-            found = _ordinary(features, mu, mu_g, mu_f, prior.log(), tau, prior_estimate, by)
+            exponent = rebalance_exponent(pi) if rebalance_gate else None
+            found = _ordinary(features, mu, mu_g, mu_f, prior.log(), tau, prior_estimate, by, exponent)
     if found is not None:
         return found
     return reference.expectation(
         features, mu, mu_g, mu_f, pi, tau, prior_estimate=prior_estimate, prior_shrinkage=prior_shrinkage,
-        prior_cap=prior_cap, prior_gate=prior_gate, use_y_M=use_y_M, labels=labels,
+        prior_cap=prior_cap, prior_gate=prior_gate, rebalance_gate=rebalance_gate, use_y_M=use_y_M, labels=labels,
     )  # fmt: skip
 
 
@@ -113,6 +117,7 @@ def _ordinary(
     tau: float,
     estimate: str,
     by: Tensor | bool | None,  # class sums by these, by y_M, or none
+    exponent: Tensor | None,
 ) -> Expectation | None:
     """None where a norm or the prior is out of the ordinary."""
     (B, D), C, dtype = features.shape, len(log_prior), log_prior.dtype
@@ -146,7 +151,7 @@ def _ordinary(
         sums.index_add_(0, by, features if features.dtype == dtype else features.to(dtype))
     return Expectation(
         features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, colsum_g, colsum_f, prior_sum,
-        rows.view(()), bad_rows.view(()), counts, sums, Kept(x, inverse, log_prior, heads, log_P, P),
+        rows.view(()), bad_rows.view(()), counts, sums, exponent, Kept(x, inverse, log_prior, heads, log_P, P),
     )  # fmt: skip
 
 
@@ -171,7 +176,7 @@ def objective(
     gamma_g: float,  # weight of onehot(y_M) in the labels of g: gamma_Q, or 1 without L_KL, 0 without the mix
     gamma_f: float,  # the same for f
 ) -> Objective:
-    """C and the loss: Q by Eq. (6) from the given column sums, labels by Eq. (10), soft cross-entropy (7)-(9)."""
+    """C and the loss: Q by Eq. (6) or (6') from the given column sums, labels by Eq. (10), soft cross-entropy (7)-(9)."""
     if isinstance(e, reference.Expectation):
         return reference.objective(e, gamma_g, gamma_f)
     if not isinstance(e, Expectation):
@@ -191,7 +196,7 @@ class _Loss(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         kept = e.kept
         B, _, C = kept.P.shape
-        weight = _weights(e.statistics[: 2 * C].view(2, C))
+        weight = _weights(e.statistics[: 2 * C].view(2, C), e.exponent)
         y = kept.P * weight  # Q, and then the labels
         total = y.sum(2, keepdim=True)
         y.div_(total)
@@ -232,9 +237,9 @@ class _Loss(torch.autograd.Function):
         return tuple(d)
 
 
-def _weights(colsum: Tensor) -> Tensor:
-    """1 / sqrt(colsum), 0 for a column of mass zero."""
-    weight = colsum.rsqrt()
+def _weights(colsum: Tensor, exponent: Tensor | None) -> Tensor:
+    """1 / sqrt(colsum), or by another exponent; 0 for a column of mass zero."""
+    weight = colsum.rsqrt() if exponent is None else colsum.pow(-exponent)
     return weight if float(colsum.min()) > 0 else weight.masked_fill_(colsum <= 0, 0)
 
 
@@ -289,6 +294,7 @@ __all__ = [
     "objective",
     "posterior",
     "rebalance",
+    "rebalance_exponent",
     "shrink_prior",
     "soft_cross_entropy",
     "structure_loss",

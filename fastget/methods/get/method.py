@@ -67,7 +67,9 @@ class GetMethod(Method):
             reference.posterior(seen.features, prototypes, get.prior.log(), get.tau)
             for prototypes in (get.mu, seen.classifier.weight, get.mu_f)
         )
-        given = {"y_M": P, "Q_g": reference.rebalance(P_g), "Q_f": reference.rebalance(P_f)}
+        twice = 2 * reference.rebalance_exponent(get.pi) if get.rebalance_gate else 1.0
+        Q_g, Q_f = (reference.rebalance(P_h, P_h.sum(0).pow(twice)) for P_h in (P_g, P_f))
+        given = {"y_M": P, "Q_g": Q_g, "Q_f": Q_f}
         return {name: (reference.first_argmax(Q), Q.max(1).values) for name, Q in given.items()}
 
     def figures(self) -> dict[str, Tensor]:

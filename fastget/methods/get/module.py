@@ -70,6 +70,7 @@ class GeT(nn.Module):
     prior_start: Literal["estimate", "agreement"]
     prior_cap: bool
     prior_gate: bool
+    rebalance_gate: bool
     prior_shrinkage: bool
     prototype_labels: Literal["head", "y_M"]
     kl_g: bool
@@ -202,7 +203,7 @@ class GeT(nn.Module):
             e = ops.expectation(
                 features, self.mu, classifier_weight, self.mu_f, self.pi, self.tau,
                 prior_estimate=self.prior_estimate, prior_shrinkage=self.prior_shrinkage, prior_cap=self.prior_cap,
-                prior_gate=self.prior_gate,
+                prior_gate=self.prior_gate, rebalance_gate=self.rebalance_gate,
                 use_y_M=self.prototype_labels == "y_M",
                 labels=labels if self.prototype_labels == "head" else None,
             )  # fmt: skip
