@@ -155,7 +155,7 @@ def totals_kernel(
     tl.store(structure_f, structure(kl_parts + blocks, Q_f, blocks, B, C, BLOCK_B, BLOCK_C))
 
 
-def _forward(
+def run_objective(
     features: Tensor,
     mu_g: Tensor,
     mu_f: Tensor,
@@ -201,7 +201,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
     ctx.set_materialize_grads(False)
 
 
-def _gradient(
+def run_gradient(
     features: Tensor,
     mu_g: Tensor,
     mu_f: Tensor,
@@ -258,7 +258,7 @@ def _backward(run: Any, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None,
 
 
 _objective = Differentiable(
-    "objective", _forward, _fake, _setup, Operator("objective_backward", _gradient, _gradient_fake), _backward
+    "objective", run_objective, _fake, _setup, Operator("objective_backward", run_gradient, _gradient_fake), _backward
 )
 
 
