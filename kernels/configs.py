@@ -63,6 +63,11 @@ def precision(*tensors: Tensor) -> str:
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
+def mode() -> tuple[str, ...]:
+    """All that a configuration depends on beside shapes and types."""
+    return (torch.get_float32_matmul_precision(), *_forced)
+
+
 @contextmanager
 def forced_precision(value: str) -> Iterator[None]:
     """Use `value` whatever torch says: how the catalogue reaches what every backend chooses."""

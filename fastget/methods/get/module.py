@@ -29,7 +29,9 @@ from torch import Tensor, nn
 from fastget import reference
 from fastget.common.choices import Backend, OnCPU
 from fastget.common.ranks import world_size
+from fastget.common.shown import is_shown
 from fastget.methods.backend import choose_backend
+from fastget.methods.get import fused
 from fastget.methods.get.start import Start, split_totals
 from fastget.methods.settings import Get
 
@@ -104,6 +106,7 @@ class GeT(nn.Module):
         self.register_buffer("mu", torch.zeros(num_classes, feature_dim))
         self.register_buffer("health", torch.tensor([0, -1]))  # updates so far; the first refused one
         self.mu_f = nn.Parameter(torch.zeros(num_classes, feature_dim))
+        self._steps: Any = None  # fastget.kernels.step.Steps, once the kernels run
         self._start: Start | None = None  # open between initialise() and the first step
         self._ready = False
 
@@ -197,18 +200,24 @@ class GeT(nn.Module):
                 "call, or build GeT with prototype_labels='y_M'"
             )
         self._check_started()
-        ops = self._ops(features)
+        ops, labels = self._ops(features), labels if self.prototype_labels == "head" else None
+        if steps := self._steps_on(ops, features, classifier_weight, labels):
+            held = steps.expectation(
+                features, self.mu, classifier_weight, self.mu_f, self.pi, labels, self._numbers(steps)
+            )
+            self._all_reduce(held.lease.workspace.statistics)
+            return _output(steps.objective(held), held)
         with _wide(features):
             e = ops.expectation(
                 features, self.mu, classifier_weight, self.mu_f, self.pi, self.tau,
                 prior_estimate=self.prior_estimate, prior_shrinkage=self.prior_shrinkage, prior_cap=self.prior_cap,
                 prior_gate=self.prior_gate,
                 use_y_M=self.prototype_labels == "y_M",
-                labels=labels if self.prototype_labels == "head" else None,
+                labels=labels,
             )  # fmt: skip
             self._all_reduce(e.statistics)
             loss = ops.objective(e, self._label_weight(self.kl_g), self._label_weight(self.kl_f))
-        return Output(loss.loss, loss.loss_g, loss.loss_f, e.y_M, loss.structure_g, loss.structure_f, e)
+        return _output(loss, e)
 
     @property
     def prior(self) -> Tensor:
@@ -239,6 +248,9 @@ class GeT(nn.Module):
         self._check_features(features, finite=False)
         if len(features) != len(e.features):
             raise ValueError(f"update() got {len(features)} features, the forward call had {len(e.features)}")
+        if self._steps is not None and isinstance(e, self._steps.Held):
+            self._steps.update(self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, self._floor, skip)
+            return
         ops = self._ops(features)
         with _wide(features):
             ops.update_memory_(
@@ -260,6 +272,23 @@ class GeT(nn.Module):
     def _ops(self, x: Tensor) -> ModuleType:
         """Who computes what `x` is part of."""
         return choose_backend(self.backend, x.device, self.on_cpu)
+
+    def _steps_on(self, ops: ModuleType, features: Tensor, *others: Tensor | None) -> Any:
+        """The kernels' steps with a workspace; None where this one calls the functions of `ops`."""
+        if ops is reference or ops is fused:
+            return None
+        if self._steps is None:
+            from fastget.kernels.step import Steps
+
+            self._steps = Steps(direct=is_shown("bound launches", features.device))
+        return self._steps if self._steps.serves(features, *others) else None
+
+    def _numbers(self, steps: Any) -> Any:
+        """What a step is made with beside its tensors."""
+        return steps.Numbers(
+            self.tau, self.prior_estimate, self.prior_shrinkage, self.prior_cap, self.prior_gate,
+            self.prototype_labels == "y_M", self._label_weight(self.kl_g), self._label_weight(self.kl_f),
+        )  # fmt: skip
 
     @property
     def _floor(self) -> float:
@@ -354,6 +383,7 @@ class GeT(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GeT:
         """.to() and .cuda() move the memory; .half() and .bfloat16() leave it float32."""
+        self._steps = None
         before = {name: tensor.detach() for name, tensor in (*self.named_buffers(), *self.named_parameters())}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         with torch.no_grad():
@@ -369,6 +399,10 @@ class GeT(nn.Module):
     def extra_repr(self) -> str:
         values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(Get))
         return f"{self.num_classes}, {self.feature_dim}, {values}"
+
+
+def _output(loss: reference.Objective, e: reference.Expectation) -> Output:
+    return Output(loss.loss, loss.loss_g, loss.loss_f, e.y_M, loss.structure_g, loss.structure_f, e)
 
 
 def _wide(features: Tensor) -> AbstractContextManager[Any]:
