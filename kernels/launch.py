@@ -53,8 +53,8 @@ class Launch:
 
     def aliased(self) -> Launch:
         """The same with other handles on its tensors."""
-        handles = {name: tuple(map(_alias, getattr(self, name))) for name in ("args", "reads", "writes")}
-        return replace(self, **handles)
+        args, reads, writes = (tuple(map(_alias, tensors)) for tensors in (self.args, self.reads, self.writes))
+        return replace(self, args=args, reads=reads, writes=writes)
 
 
 def compile_options(num_warps: int, num_stages: int, backend: str = "cuda") -> dict[str, Any]:
@@ -113,8 +113,8 @@ def launch(
     Returns what Triton compiled for it, None where it compiled nothing."""
     made = None
     if HOOKS or _tracing.calls is not None:
-        touched = (tuple(t for t in tensors if t is not None) for tensors in (reads, writes))
-        made = Launch(kernel.fn.__name__, kernel, tuple(grid), args, constexprs, *touched, num_warps, num_stages)
+        read, written = (tuple(t for t in tensors if t is not None) for tensors in (reads, writes))
+        made = Launch(kernel.fn.__name__, kernel, tuple(grid), args, constexprs, read, written, num_warps, num_stages)
         for hook in list(HOOKS):
             hook(made.aliased())
     compiled = None

@@ -46,6 +46,14 @@ class Numbers(NamedTuple):
 class Workspace:
     """What a step leaves in memory between its launches, and the launches on it."""
 
+    S_g: Tensor  # what an Expectation holds, made by the first step
+    S_f: Tensor
+    statistics: Tensor
+    views: Statistics
+    scales: Any  # Scales, of all heads
+    rows_g: Tensor
+    rows_f: Tensor
+
     def __init__(self, direct: bool) -> None:
         self.direct = direct
         self._expectation: list[Bound] = []
@@ -56,51 +64,43 @@ class Workspace:
     def expectation(self, given: Sequence[Tensor | None], numbers: Numbers) -> Tensor:
         """E on features, mu, mu_g, mu_f, pi and labels: y_M."""
         if self._expectation:
-            y_M = torch.empty(self.y_M_shape, dtype=torch.int64, device=self.device)
+            y_M = torch.empty(len(self.S_g), dtype=torch.int64, device=self.S_g.device)
             repeat(self._expectation, (*given, y_M))
             return y_M
-        given = handles(given)
-        tau, estimate, *shape, use_y_M, _, _ = numbers
+        features, mu, mu_g, mu_f, pi, labels = given = handles(given)
+        tau, estimate, shrinkage, cap, gate, use_y_M, _, _ = numbers
         with traced() as calls:
-            S_g, S_f, y_M, self.statistics, *scales = run_expectation(
-                *given[:5],
-                tau,
-                estimate,
-                form_of(*shape),
-                use_y_M,
-                given[5],  # type: ignore[arg-type]
+            self.S_g, self.S_f, y_M, self.statistics, *scales = run_expectation(
+                features, mu, mu_g, mu_f, pi, tau, estimate, form_of(shrinkage, cap, gate), use_y_M, labels
             )
-        self.S_g, self.S_f, self.scales = S_g, S_f, Scales(*scales)
-        self.views: Statistics = statistics_views(self.statistics, S_g.shape[1])
-        self.y_M_shape, self.device = y_M.shape, y_M.device
+        self.scales, self.views = Scales(*scales), statistics_views(self.statistics, self.S_g.shape[1])
         self._expectation = bind(calls, (*given, y_M), self.direct)
         return y_M
 
-    def objective(self, vectors: tuple[Tensor, Tensor, Tensor], y_M: Tensor, numbers: Numbers) -> tuple[Tensor, ...]:
+    def objective(self, vectors: Sequence[Tensor], y_M: Tensor, numbers: Numbers) -> Sequence[Tensor]:
         """C and the loss of features, mu_g and mu_f: loss, loss_g, loss_f, structure_g, structure_f."""
         if self._objective:
-            options: Any = {"dtype": torch.float32, "device": self.device}
-            empty = torch.empty
-            out = (empty((), **options), empty((), **options), empty((), **options), empty((), **options),
-                   empty((), **options))  # fmt: skip
+            device = self.S_g.device
+            out = [torch.empty((), dtype=torch.float32, device=device) for _ in range(5)]
             repeat(self._objective, (y_M, *out))
             return out
-        tau, *_, gamma_g, gamma_f = numbers
+        given: Any = (*self._between(vectors, y_M), numbers.tau, numbers.gamma_g, numbers.gamma_f)
         with traced() as calls:
-            *out, self.rows_g, self.rows_f = run_objective(
-                *vectors, self.S_g, self.S_f, *self.views[:2], y_M, *self.scales, tau, gamma_g, gamma_f
-            )
+            *out, self.rows_g, self.rows_f = run_objective(*given)
         self._objective = bind(calls, (y_M, *out), self.direct)
-        return tuple(out)
+        return out
 
     def gradient(
-        self, vectors: Sequence[Tensor], y_M: Tensor, numbers: Numbers, grads: Sequence[Tensor | None],
+        self,
+        vectors: Sequence[Tensor],  # features, mu_g, mu_f
+        y_M: Tensor,
+        numbers: Numbers,
+        grads: Sequence[Tensor | None],  # of loss, loss_g, loss_f
         needs: Sequence[bool],
-    ) -> list[Tensor | None]:  # fmt: skip
+    ) -> list[Tensor | None]:
         """Those of features, mu_g and mu_f that are needed and reached."""
         has = [g is not None for g in grads]
-        key = (*has, *needs)
-        wanted = paths(has, list(needs))
+        wanted, key = paths(has, list(needs)), (*has, *needs)
         if not any(wanted):
             return [None, None, None]
         found: list[Tensor | None]
@@ -111,31 +111,36 @@ class Workspace:
             ]
             repeat(launches, (*grads, *found, *vectors, y_M))
             return found
-        tau, *_, gamma_g, gamma_f = numbers
-        vectors, y_M, grads = handles(vectors), y_M.detach(), handles(grads)
+        *vectors, y_M = handles((*vectors, y_M))
+        grads = handles(grads)
         arrived = [g for g in grads if g is not None]
+        sizes = [numbers.tau, numbers.gamma_g, numbers.gamma_f]
+        between = self._between(vectors, y_M)
+        given: Any = (*between, self.rows_g, self.rows_f, sizes, arrived, has, list(needs))
         with traced() as calls:
-            made = iter(run_gradient(
-                *vectors, self.S_g, self.S_f, *self.views[:2], y_M, *self.scales, self.rows_g, self.rows_f,
-                [tau, gamma_g, gamma_f], arrived, has, list(needs),
-            ))  # fmt: skip
+            made = iter(run_gradient(*given))
         found = [next(made) if want else None for want in wanted]
         self._gradient[key] = bind(calls, (*grads, *found), self.direct, may_lack=(*vectors, y_M))
         return found
+
+    def _between(self, vectors: Sequence[Tensor], y_M: Tensor) -> Any:
+        """What E hands to C and to the gradient."""
+        return (*vectors, self.S_g, self.S_f, self.views.colsum_g, self.views.colsum_f, y_M, *self.scales)
 
     def update(
         self, memory: Sequence[Tensor], skip: Tensor | None, sizes: tuple[float, float, float], held: Held
     ) -> None:
         """Eqs. (3) and (4) on mu, pi and health."""
-        key = (layout(memory[0]), layout(memory[1]), layout(memory[2]), layout(skip), sizes)
+        mu, pi, health = memory
+        key = (layout(mu), layout(pi), layout(health), layout(skip), sizes)
         if launches := self._update.get(key):
-            repeat(launches, (*memory, skip))
+            repeat(launches, (mu, pi, health, skip))
             return
-        sums, counts = check_update(*memory, held.whole(), skip)
-        memory, skip = handles(memory), None if skip is None else skip.detach()
+        sums, counts = check_update(mu, pi, health, held.whole(), skip)
+        mu, pi, health, skip = handles((mu, pi, health, skip))
         with traced() as calls:
-            run_update(*memory, sums, counts, *self.views[2:5], skip, *sizes)
-        self._update[key] = bind(calls, (*memory, skip), self.direct)
+            run_update(mu, pi, health, sums, counts, *self.views[2:5], skip, *sizes)
+        self._update[key] = bind(calls, (mu, pi, health, skip), self.direct)
 
 
 class Lease:
@@ -202,8 +207,6 @@ class _Objective(torch.autograd.Function):
 class Steps:
     """The steps of one module, on one thread at a time."""
 
-    Numbers, Held = Numbers, Held
-
     def __init__(self, direct: bool) -> None:
         self.direct = direct  # whether compiled kernels are launched directly: bound.Bound
         self._spare: dict[Any, list[Workspace]] = {}
@@ -225,9 +228,10 @@ class Steps:
 
     def expectation(
         self, features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, pi: Tensor, labels: Tensor | None,
-        numbers: Numbers,
+        *given: Any,  # the fields of Numbers
     ) -> Held:  # fmt: skip
         """reference.expectation, checked where the shapes, types or numbers are new."""
+        numbers = Numbers(*given)
         stream = torch._C._cuda_getCurrentRawStream(features.device.index) if features.is_cuda else 0
         key = (layout(features), layout(mu), layout(mu_g), layout(mu_f), layout(pi), layout(labels), numbers, stream,
                configs.mode())  # fmt: skip
@@ -242,9 +246,14 @@ class Steps:
         return Held(lease, features, mu_g, mu_f, y_M, numbers)
 
     @staticmethod
+    def made(e: Any) -> bool:
+        """Whether an expectation is one of such steps."""
+        return isinstance(e, Held)
+
+    @staticmethod
     def objective(held: Held) -> Objective:
         """reference.objective."""
-        return Objective(*_Objective.apply(held.features, held.mu_g, held.mu_f, held.y_M, held))  # type: ignore[no-untyped-call]
+        return Objective(*_Objective.apply(held.features, held.mu_g, held.mu_f, held.y_M, held))
 
     @staticmethod
     def update(

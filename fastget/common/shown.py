@@ -44,7 +44,7 @@ def is_shown(what: Shown, device: torch.device) -> bool:
 def keep(results: Mapping[Shown, bool], device: torch.device) -> None:
     """Note what was shown, or refuted, for this card."""
     kept, key = _read(), card(device)
-    kept[key] = {**kept.get(key, {}), **results}
+    kept.setdefault(key, {}).update({str(what): good for what, good in results.items()})
     file().parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file(), json.dumps(kept, indent=1).encode())
 

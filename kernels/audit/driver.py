@@ -61,7 +61,16 @@ class _Driver:
         arrive = self.arrive
 
         def launcher(
-            x: int, y: int, z: int, stream: int, function: str, packed: Any, seen: Any, enter: Any, leave: Any, *args: Any
+            x: int,
+            y: int,
+            z: int,
+            stream: int,
+            function: str,
+            packed: Any,
+            seen: Any,
+            enter: Any,
+            leave: Any,
+            *args: Any,
         ) -> None:
             if arrive is not None:
                 arrive(Arrived((x, y, z), stream, function, packed, args))

@@ -203,8 +203,10 @@ class GeT(nn.Module):
         ops, labels = self._ops(features), labels if self.prototype_labels == "head" else None
         if steps := self._steps_on(ops, features, classifier_weight, labels):
             held = steps.expectation(
-                features, self.mu, classifier_weight, self.mu_f, self.pi, labels, self._numbers(steps)
-            )
+                features, self.mu, classifier_weight, self.mu_f, self.pi, labels,
+                self.tau, self.prior_estimate, self.prior_shrinkage, self.prior_cap, self.prior_gate,
+                self.prototype_labels == "y_M", self._label_weight(self.kl_g), self._label_weight(self.kl_f),
+            )  # fmt: skip
             self._all_reduce(held.lease.workspace.statistics)
             return _output(steps.objective(held), held)
         with _wide(features):
@@ -236,7 +238,6 @@ class GeT(nn.Module):
         with _wide(features):
             return reference.first_argmax(ops.posterior(features, self.mu, self.prior.log(), self.tau))
 
-    @torch.no_grad()
     def update(
         self,
         features: Tensor,  # (B, D), the same as in the forward call, detached
@@ -248,11 +249,11 @@ class GeT(nn.Module):
         self._check_features(features, finite=False)
         if len(features) != len(e.features):
             raise ValueError(f"update() got {len(features)} features, the forward call had {len(e.features)}")
-        if self._steps is not None and isinstance(e, self._steps.Held):
+        if self._steps is not None and self._steps.made(e):
             self._steps.update(self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, self._floor, skip)
             return
         ops = self._ops(features)
-        with _wide(features):
+        with torch.no_grad(), _wide(features):
             ops.update_memory_(
                 self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, floor=self._floor, skip=skip
             )
@@ -283,13 +284,6 @@ class GeT(nn.Module):
             self._steps = Steps(direct=is_shown("bound launches", features.device))
         return self._steps if self._steps.serves(features, *others) else None
 
-    def _numbers(self, steps: Any) -> Any:
-        """What a step is made with beside its tensors."""
-        return steps.Numbers(
-            self.tau, self.prior_estimate, self.prior_shrinkage, self.prior_cap, self.prior_gate,
-            self.prototype_labels == "y_M", self._label_weight(self.kl_g), self._label_weight(self.kl_f),
-        )  # fmt: skip
-
     @property
     def _floor(self) -> float:
         return NEAREST_FLOOR if self.prior_estimate == "nearest" else reference.PRIOR_FLOOR
@@ -312,6 +306,8 @@ class GeT(nn.Module):
         return total
 
     def _check_started(self) -> None:
+        if self._ready and self._start is None:
+            return
         self._start = None  # the first step closes the start
         if not self._ready:
             if not bool(self.mu.any()):
