@@ -65,7 +65,8 @@ class Bound:
             self.run(*self.grid3, stream, *self.start, *args, *self.tail)
 
     def _ordinary(self, args: list[Any]) -> None:
-        args = [x.detach() if isinstance(x, Tensor) else x for x in args]
+        for i, _ in self.fills:
+            args[i] = args[i].detach()  # the interpreter writes to tensors, and a leaf would mind
         reads, writes = ([args[i] for i in places] for places in (self.reads, self.writes))
         compiled = launch(self.kernel, self.grid, *args, reads=reads, writes=writes, **self.options, **self.constexprs)
         if self.compiled is None:

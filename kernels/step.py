@@ -10,7 +10,7 @@ Shapes: B images in a target batch, C classes, D feature width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -184,12 +184,21 @@ class Held:
         return value.clone() if isinstance(value, Tensor) else value
 
 
+def _gradients(ctx: Any, *grads: Tensor | None) -> Any:
+    *vectors, y_M = ctx.saved_tensors
+    found = ctx.lease.workspace.gradient(vectors, y_M, ctx.numbers, grads[:3], ctx.needs_input_grad[:3])
+    return (*found, None, None)
+
+
+_gradients_once: Any = torch.autograd.function.once_differentiable(_gradients)  # where a graph of it is asked for
+
+
 class _Objective(torch.autograd.Function):
     """C and the loss, whose gradient is that of kernels/objective.py."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, mu_g: Tensor, mu_f: Tensor, y_M: Tensor, held: Held) -> Any:
-        out = held.lease.workspace.objective((features, mu_g, mu_f), y_M, held.numbers)
+        out = tuple(held.lease.workspace.objective((features, mu_g, mu_f), y_M, held.numbers))
         ctx.save_for_backward(features, mu_g, mu_f, y_M)
         ctx.lease, ctx.numbers = held.lease, held.numbers
         ctx.mark_non_differentiable(*out[3:])
@@ -197,11 +206,8 @@ class _Objective(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        *vectors, y_M = ctx.saved_tensors
-        found = ctx.lease.workspace.gradient(vectors, y_M, ctx.numbers, grads[:3], ctx.needs_input_grad[:3])
-        return (*found, None, None)
+        return _gradients_once(ctx, *grads) if torch.is_grad_enabled() else _gradients(ctx, *grads)
 
 
 class Steps:
@@ -223,19 +229,25 @@ class Steps:
         assert first is not None
         if first.is_cuda and torch.cuda.is_current_stream_capturing():
             return False
-        plain = all(x is None or type(x) in PLAIN for x in tensors)
-        return plain and not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled()
+        for x in tensors:
+            if x is not None and type(x) not in PLAIN:
+                return False
+        return not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled()
 
     def expectation(
         self, features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, pi: Tensor, labels: Tensor | None,
         *given: Any,  # the fields of Numbers
+        check: Callable[[], None],
+        always: bool,
     ) -> Held:  # fmt: skip
-        """reference.expectation, checked where the shapes, types or numbers are new."""
+        """reference.expectation. `check` is called where the shapes, types or numbers are new, or `always`."""
         numbers = Numbers(*given)
         stream = torch._C._cuda_getCurrentRawStream(features.device.index) if features.is_cuda else 0
         key = (layout(features), layout(mu), layout(mu_g), layout(mu_f), layout(pi), layout(labels), numbers, stream,
                configs.mode())  # fmt: skip
         spare = self._spare.get(key)
+        if always or spare is None:
+            check()
         if spare is None:
             check_expectation(features, mu, mu_g, mu_f, pi, numbers.tau, numbers.prior_estimate, labels)
             spare = self._spare[key] = []

@@ -106,7 +106,8 @@ class GeT(nn.Module):
         self.register_buffer("mu", torch.zeros(num_classes, feature_dim))
         self.register_buffer("health", torch.tensor([0, -1]))  # updates so far; the first refused one
         self.mu_f = nn.Parameter(torch.zeros(num_classes, feature_dim))
-        self._steps: Any = None  # fastget.kernels.step.Steps, once the kernels run
+        self._steps: Any = None  # fastget.kernels.step.Steps, where the kernels run
+        self._place: tuple[str, str, torch.device] | None = None  # the backend and the device that they run on
         self._start: Start | None = None  # open between initialise() and the first step
         self._ready = False
 
@@ -189,33 +190,27 @@ class GeT(nn.Module):
         labels: Tensor | None = None,  # (B,) int64: the classifier's argmax, which (4*) needs
     ) -> Output:
         """E, C and the loss. Gradients flow to `features`, `classifier_weight` and `mu_f`."""
-        look = self._look(features)
-        self._check_features(features, finite=look)
-        self._check_weight(classifier_weight)
-        if labels is not None:
-            self._check_labels("labels", labels, len(features), in_range=look)
-        elif self.prototype_labels == "head":
-            raise ValueError(
-                "prototype_labels='head' needs the classifier's labels: pass labels=logits.argmax(1) to the forward "
-                "call, or build GeT with prototype_labels='y_M'"
-            )
         self._check_started()
-        ops, labels = self._ops(features), labels if self.prototype_labels == "head" else None
-        if steps := self._steps_on(ops, features, classifier_weight, labels):
+        if steps := self._steps_on(features, classifier_weight, labels):
             held = steps.expectation(
-                features, self.mu, classifier_weight, self.mu_f, self.pi, labels,
+                features, self.mu, classifier_weight, self.mu_f, self.pi,
+                labels if self.prototype_labels == "head" else None,
                 self.tau, self.prior_estimate, self.prior_shrinkage, self.prior_cap, self.prior_gate,
                 self.prototype_labels == "y_M", self._label_weight(self.kl_g), self._label_weight(self.kl_f),
+                check=lambda: self._check_step(features, classifier_weight, labels),
+                always=self._look(features),
             )  # fmt: skip
             self._all_reduce(held.lease.workspace.statistics)
             return _output(steps.objective(held), held)
+        self._check_step(features, classifier_weight, labels)
+        ops = self._ops(features)
         with _wide(features):
             e = ops.expectation(
                 features, self.mu, classifier_weight, self.mu_f, self.pi, self.tau,
                 prior_estimate=self.prior_estimate, prior_shrinkage=self.prior_shrinkage, prior_cap=self.prior_cap,
                 prior_gate=self.prior_gate,
                 use_y_M=self.prototype_labels == "y_M",
-                labels=labels,
+                labels=labels if self.prototype_labels == "head" else None,
             )  # fmt: skip
             self._all_reduce(e.statistics)
             loss = ops.objective(e, self._label_weight(self.kl_g), self._label_weight(self.kl_f))
@@ -246,8 +241,8 @@ class GeT(nn.Module):
     ) -> None:
         """The memory: the prior by Eq. (3), the prototypes by Eq. (4). Call it after the optimizer's step."""
         e = out.expectation
-        self._check_features(features, finite=False)
-        if len(features) != len(e.features):
+        if features.shape != e.features.shape:
+            self._check_features(features, finite=False)
             raise ValueError(f"update() got {len(features)} features, the forward call had {len(e.features)}")
         if self._steps is not None and self._steps.made(e):
             self._steps.update(self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, self._floor, skip)
@@ -274,15 +269,16 @@ class GeT(nn.Module):
         """Who computes what `x` is part of."""
         return choose_backend(self.backend, x.device, self.on_cpu)
 
-    def _steps_on(self, ops: ModuleType, features: Tensor, *others: Tensor | None) -> Any:
-        """The kernels' steps with a workspace; None where this one calls the functions of `ops`."""
-        if ops is reference or ops is fused:
-            return None
-        if self._steps is None:
-            from fastget.kernels.step import Steps
+    def _steps_on(self, features: Tensor, *others: Tensor | None) -> Any:
+        """The kernels' steps with a workspace; None where this one calls the functions of its backend."""
+        place = (self.backend, self.on_cpu, features.device)
+        if place != self._place:
+            ops, self._place, self._steps = self._ops(features), place, None
+            if ops is not reference and ops is not fused:
+                from fastget.kernels.step import Steps
 
-            self._steps = Steps(direct=is_shown("bound launches", features.device))
-        return self._steps if self._steps.serves(features, *others) else None
+                self._steps = Steps(direct=is_shown("bound launches", features.device))
+        return self._steps if self._steps is not None and self._steps.serves(features, *others) else None
 
     @property
     def _floor(self) -> float:
@@ -318,6 +314,18 @@ class GeT(nn.Module):
                     stacklevel=3,
                 )
             self._ready = True
+
+    def _check_step(self, features: Tensor, weight: Tensor, labels: Tensor | None) -> None:
+        look = self._look(features)
+        self._check_features(features, finite=look)
+        self._check_weight(weight)
+        if labels is not None:
+            self._check_labels("labels", labels, len(features), in_range=look)
+        elif self.prototype_labels == "head":
+            raise ValueError(
+                "prototype_labels='head' needs the classifier's labels: pass labels=logits.argmax(1) to the forward "
+                "call, or build GeT with prototype_labels='y_M'"
+            )
 
     def _check_features(self, features: Tensor, finite: bool) -> None:
         if features.ndim != 2 or features.shape[1] != self.feature_dim:
@@ -379,7 +387,6 @@ class GeT(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GeT:
         """.to() and .cuda() move the memory; .half() and .bfloat16() leave it float32."""
-        self._steps = None
         before = {name: tensor.detach() for name, tensor in (*self.named_buffers(), *self.named_parameters())}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         with torch.no_grad():
