@@ -182,17 +182,16 @@ def test_one_workspace_serves_all_steps_of_a_shape(monkeypatch: pytest.MonkeyPat
 
 def test_a_step_that_begins_before_another_ends_takes_a_workspace_of_its_own() -> None:
     given = Given()
-    run(given.one, given.batch())
-    run(given.two, given.batch())
-    first, second = given.batch(), given.batch()
+    begin, first, second = given.batch(), given.batch(), given.batch()
+    for get in (given.one, given.two):
+        run(get, begin)
+    third = copy.deepcopy(given.two)
     leaves = [x.clone().requires_grad_() for x in (first[0], second[0])]
     one, two = (given.one(f, x[1], labels=x[2]) for f, x in zip(leaves, (first, second), strict=True))
     assert one.expectation.lease.workspace is not two.expectation.lease.workspace
-    grads = [torch.autograd.grad(out.loss, f)[0] for out, f in zip((two, one), reversed(leaves), strict=True)]
-    given.one.mu.copy_(given.two.mu)  # before either update
-    alone = [run(given.two, x) for x in (first, second)]
-    assert torch.equal(grads[1], alone[0][6])
-    assert torch.equal(one.expectation.S_g, one.expectation.lease.workspace.S_g)
+    later, earlier = (torch.autograd.grad(out.loss, f)[0] for out, f in ((two, leaves[1]), (one, leaves[0])))
+    assert torch.equal(earlier, run(given.two, first)[6])
+    assert torch.equal(later, run(third, second)[6])
 
 
 def test_what_is_read_from_an_expectation_is_a_copy() -> None:
