@@ -25,6 +25,7 @@ from fastget.methods.reversal import reversed_gradient
 class CDAN(Plain):
     """Cross-entropy of the source + cdan.weight * the domains' term + w(t) * the method's."""
 
+    capturable = False  # the reversal's factor is a number of Python's that grows
     needs: ClassVar[frozenset[Need]] = frozenset({"target"})
     config: Settings
 

@@ -250,7 +250,7 @@ class TrainConfig:
         "off",
         "whole steps as CUDA graphs, on one GPU in bfloat16 or float32: auto (where they can be, and where `fastget "
         "selftest` has shown on this card that they give the eager bits), on (or an error that says why not)",
-        was="off",
+        free=True,
     )
     watch: int = opt(
         2000,

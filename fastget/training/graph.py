@@ -10,7 +10,7 @@ and checkpoints stay outside, and see the same tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -83,6 +83,7 @@ class StaticSteps:
         capture: Capture,  # `captured`; or what gives the function back, which runs the same steps without a graph
     ) -> None:
         self._learn, self._optimizer, self._meter, self._capture = learn, optimizer, meter, capture
+        self._apart: Callable[[], AbstractContextManager[None]] = _aside if device.type == "cuda" else nullcontext
         # CUDA's fused SGD reads a float32 rate from the device; a CPU's takes the number as it is
         kind = torch.float32 if device.type == "cuda" else torch.float64
         self.rates = [torch.zeros((), dtype=kind, device=device) for _ in optimizer.param_groups]
@@ -106,7 +107,8 @@ class StaticSteps:
     def _run(self, kind: _Kind, static: Step) -> Parts:
         if kind.replay is None and kind.done < EAGER:
             kind.done += 1
-            return self._once(static)
+            with self._apart():
+                return self._once(static)
         if kind.replay is None:
             before = dict(self._meter.passes)
             kind.replay = self._capture(lambda: self._once(static))
@@ -127,7 +129,7 @@ class _Kind:
 
     def __init__(self, step: Step) -> None:
         given = {name: getattr(step, name) for name in TENSORS}
-        room = {name: None if x is None else torch.empty_like(x) for name, x in given.items()}
+        room: dict[str, Any] = {name: None if x is None else torch.empty_like(x) for name, x in given.items()}
         self.buffers = step._replace(**room)
         self.done = 0
         self.replay: Callable[[], Parts] | None = None
@@ -153,11 +155,22 @@ def device_rates(optimizer: torch.optim.Optimizer, rates: list[Tensor]) -> Itera
             group["lr"] = number
 
 
+@contextmanager
+def _aside() -> Iterator[None]:
+    """On a stream of its own, as a capture will be: nothing that it leaves is bound to the default one."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
+
+
 def captured(step: Callable[[], Parts]) -> Callable[[], Parts]:
-    """The step as a CUDA graph. Capturing runs nothing on the device."""
+    """The step as a CUDA graph. Capturing runs nothing on the device; what the loaders' threads do there meanwhile is
+    no part of it."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         parts = step()
 
     def replay() -> Parts:

@@ -168,9 +168,14 @@ def test_one_workspace_serves_all_steps_of_a_shape(monkeypatch: pytest.MonkeyPat
     run(given.one, given.batch())
     ((workspace,),) = given.one._steps._spare.values()
     places = [workspace.S_g.data_ptr(), workspace.statistics.data_ptr(), workspace.rows_g.data_ptr()]
-    made: list[int] = []
+    made: list[Tensor] = []
     empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, **k: made.append(1) or empty(*a, **k))
+
+    def counted(*args: Any, **kwargs: Any) -> Tensor:
+        made.append(empty(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(torch, "empty", counted)
     run(given.one, given.batch())
     assert len(made) == 1 + 5 + 3  # y_M, losses and metrics, gradients
     ((again,),) = given.one._steps._spare.values()
