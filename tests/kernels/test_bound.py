@@ -50,22 +50,23 @@ with without_gpu(seen.append):
     first = [a.function for a in seen]
     assert len(first) == 6 and not ordinary, (len(first), ordinary)
     seen.clear()
+    ((workspace,),) = case.get._steps._spare.values()
     case.step()
     assert not ordinary, "a repeated launch went the ordinary way"
-    direct = [told(a) for a in seen]
     assert [a.function for a in seen] == first
-    # the same launches by Triton's own way, on the same tensors: a record makes each go that way
+    # the same launches by Triton's own way, on the same tensors
     arrived = list(seen)
+    later = (*workspace._gradient.values(), *workspace._update.values())
+    made = [b for group in (workspace._expectation, workspace._objective, *later) for b in group]
     launches = []
-    for one, bound_launch in zip(arrived, [b for w in [case.get._steps._spare] for s in w.values() for ws in s
-                                           for group in (ws._expectation, ws._objective, *ws._gradient.values(),
-                                                         *ws._update.values()) for b in group]):
+    for one, bound_launch in zip(arrived, made, strict=True):
         seen.clear()
         n = len(bound_launch.args)
         plain(bound_launch.kernel, bound_launch.grid, *one.args[:n], **bound_launch.options, **bound_launch.constexprs)
         assert told(seen[0]) == told(one), (told(seen[0]), told(one))
         launches.append(bound_launch.kernel.fn.__name__)
     print(*launches)
+    del arrived, one  # a loss among them, whose graph holds the workspace
 
     def ways(change):
         seen.clear(); ordinary.clear(); change(); case.step()
