@@ -51,8 +51,7 @@ class Workspace:
     statistics: Tensor
     views: Statistics
     scales: Any  # Scales, of all heads
-    rows_g: Tensor
-    rows_f: Tensor
+    kept: Sequence[Tensor]  # what C leaves for the gradient
 
     def __init__(self, direct: bool) -> None:
         self.direct = direct
@@ -84,16 +83,18 @@ class Workspace:
             out = [torch.empty((), dtype=torch.float32, device=device) for _ in range(5)]
             repeat(self._objective, (y_M, *out))
             return out
-        given: Any = (*self._between(vectors, y_M), numbers.tau, numbers.gamma_g, numbers.gamma_f)
+        w = self.views
+        given: Any = (*vectors, self.S_g, self.S_f, w.colsum_g, w.colsum_f, y_M, *self.scales, numbers.tau,
+                      numbers.gamma_g, numbers.gamma_f)  # fmt: skip
         with traced() as calls:
-            *out, self.rows_g, self.rows_f = run_objective(*given)
+            made = run_objective(*given)
+        out, self.kept = list(made[:5]), made[5:]
         self._objective = bind(calls, (y_M, *out), self.direct)
         return out
 
     def gradient(
         self,
         vectors: Sequence[Tensor],  # features, mu_g, mu_f
-        y_M: Tensor,
         numbers: Numbers,
         grads: Sequence[Tensor | None],  # of loss, loss_g, loss_f
         needs: Sequence[bool],
@@ -109,23 +110,16 @@ class Workspace:
                 torch.empty(x.shape, dtype=x.dtype, device=x.device) if want else None
                 for x, want in zip(vectors, wanted, strict=True)
             ]
-            repeat(launches, (*grads, *found, *vectors, y_M))
+            repeat(launches, (*grads, *found, *vectors))
             return found
-        *vectors, y_M = handles((*vectors, y_M))
-        grads = handles(grads)
+        vectors, grads = handles(vectors), handles(grads)
         arrived = [g for g in grads if g is not None]
-        sizes = [numbers.tau, numbers.gamma_g, numbers.gamma_f]
-        between = self._between(vectors, y_M)
-        given: Any = (*between, self.rows_g, self.rows_f, sizes, arrived, has, list(needs))
+        given: Any = (*vectors, *self.scales[1:], *self.kept, numbers.tau, arrived, has, list(needs))
         with traced() as calls:
             made = iter(run_gradient(*given))
         found = [next(made) if want else None for want in wanted]
-        self._gradient[key] = bind(calls, (*grads, *found), self.direct, may_lack=(*vectors, y_M))
+        self._gradient[key] = bind(calls, (*grads, *found), self.direct, may_lack=vectors)
         return found
-
-    def _between(self, vectors: Sequence[Tensor], y_M: Tensor) -> Any:
-        """What E hands to C and to the gradient."""
-        return (*vectors, self.S_g, self.S_f, self.views.colsum_g, self.views.colsum_f, y_M, *self.scales)
 
     def update(
         self, memory: Sequence[Tensor], skip: Tensor | None, sizes: tuple[float, float, float], held: Held
@@ -185,8 +179,7 @@ class Held:
 
 
 def _gradients(ctx: Any, *grads: Tensor | None) -> Any:
-    *vectors, y_M = ctx.saved_tensors
-    found = ctx.lease.workspace.gradient(vectors, y_M, ctx.numbers, grads[:3], ctx.needs_input_grad[:3])
+    found = ctx.lease.workspace.gradient(ctx.saved_tensors, ctx.numbers, grads[:3], ctx.needs_input_grad[:3])
     return (*found, None, None)
 
 
@@ -199,7 +192,7 @@ class _Objective(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, mu_g: Tensor, mu_f: Tensor, y_M: Tensor, held: Held) -> Any:
         out = tuple(held.lease.workspace.objective((features, mu_g, mu_f), y_M, held.numbers))
-        ctx.save_for_backward(features, mu_g, mu_f, y_M)
+        ctx.save_for_backward(features, mu_g, mu_f)
         ctx.lease, ctx.numbers = held.lease, held.numbers
         ctx.mark_non_differentiable(*out[3:])
         ctx.set_materialize_grads(False)

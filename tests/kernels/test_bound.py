@@ -168,7 +168,7 @@ def test_one_workspace_serves_all_steps_of_a_shape(monkeypatch: pytest.MonkeyPat
     given = Given()
     run(given.one, given.batch())
     ((workspace,),) = given.one._steps._spare.values()
-    places = [workspace.S_g.data_ptr(), workspace.statistics.data_ptr(), workspace.rows_g.data_ptr()]
+    places = [workspace.S_g.data_ptr(), workspace.statistics.data_ptr(), workspace.kept[0].data_ptr()]
     made: list[Tensor] = []
     empty = torch.empty
 
@@ -181,7 +181,7 @@ def test_one_workspace_serves_all_steps_of_a_shape(monkeypatch: pytest.MonkeyPat
     assert len(made) == 1 + 5 + 3  # y_M, losses and metrics, gradients
     ((again,),) = given.one._steps._spare.values()
     assert again is workspace
-    assert places == [again.S_g.data_ptr(), again.statistics.data_ptr(), again.rows_g.data_ptr()]
+    assert places == [again.S_g.data_ptr(), again.statistics.data_ptr(), again.kept[0].data_ptr()]
     held = [x for b in again._expectation for i, _ in b.fills if (x := b.args[i]) is not None]
     assert held == []
 
@@ -230,7 +230,7 @@ def test_every_element_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     with nan_filled():
         run(given.one, given.batch())
         ((workspace,),) = given.one._steps._spare.values()
-        for x in (workspace.S_g, workspace.S_f, workspace.statistics, workspace.rows_g, *workspace.scales):
+        for x in (workspace.S_g, workspace.S_f, workspace.statistics, *workspace.kept, *workspace.scales):
             x.fill_(float("nan"))
         x = given.batch()
         given.two.mu.copy_(given.one.mu)
