@@ -1,15 +1,18 @@
-"""Block sizes: plain tables, chosen from the shape and the type. No tuning at run time.
+"""Block sizes: plain tables, chosen from the shape and the type, or by a table that `fastget tune` found on a card.
 
 Every entry compiles without spills for sm_80, sm_90 and sm_100, and stays within the shared memory of each
 architecture that `python -m fastget.kernels.audit.report` lists. BLOCK_B is always of the batch's rows, BLOCK_C of the
-classes, BLOCK_D of the width; `launch(..., **vars(tile))` hands a configuration on.
+classes, BLOCK_D of the width, BLOCK_K of an axis that is summed over; `launch(..., **vars(tile))` hands a configuration
+on. The sizes are those that kernels/audit/model.py finds fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,9 +25,16 @@ class Tile:
     BLOCK_B: int
     BLOCK_C: int
     BLOCK_D: int
-    PRECISION: str  # of a float32 tl.dot
+    PRECISION: str  # of a tl.dot
     num_warps: int
     num_stages: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradient(Tile):
+    """One configuration of kernels/backward.py: tiles of (B, D) and of (C, D), the third axis BLOCK_K at a time."""
+
+    BLOCK_K: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,22 +55,46 @@ class Width:
     num_warps: int
 
 
-_forced: list[str] = []  # "ieee" or "tf32", set by forced_precision()
+# --- what a choice depends on beside the shape --------------------------------------------------
+
+LARGE = 163_840  # bytes of shared memory that a block may use on a card of large tiles: sm_80, sm_90, sm_100
+Config = Tile | Rows | Width
+Table = Mapping[tuple[str, int, int, int, str], Config]  # (kernel, B, C, D, precision) -> what a card does best with
+C_ = TypeVar("C_", bound=Config)
+
+_forced: list[str] = []  # a precision, set by forced_precision()
+_rooms: list[bool] = []  # whether tiles may be large, set by forced_room()
+_tables: list[Table] = []  # the table in use, set by use_table()
 
 
 def precision(*tensors: Tensor) -> str:
-    """input_precision of tl.dot: what torch.get_float32_matmul_precision() asks of float32, TF32 beside a half type.
+    """How products beside `tensors`, features first, are made.
 
-    A half-precision number is exact in TF32, so only the float32 side is rounded there, to no fewer bits than the half
-    type has. ROCm has no TF32 on every card and multiplies float32 in its matrix cores: always "ieee".
+    "bf16" for bfloat16 features: both sides in bfloat16, summed in float32, as autocast multiplies. float16 has not
+    float32's range, which prototypes and slopes need, and is exact in TF32: beside it the float32 side is rounded to
+    "tf32", to no fewer bits than float16 has. float32 follows torch.get_float32_matmul_precision(). ROCm has no TF32 on
+    every card and multiplies float32 in its matrix cores: "ieee".
     """
     if _forced:
         return _forced[-1]
+    if tensors[0].dtype == torch.bfloat16:
+        return "bf16"
     if torch.version.hip is not None:
         return "ieee"
     if any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors):
         return "tf32"
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def mode() -> tuple[str, ...]:
+    """All that a configuration depends on beside shapes and types."""
+    return (torch.get_float32_matmul_precision(), *_forced)
+
+
+def slope_precision(*tensors: Tensor) -> str:
+    """The same for a slope that is given, whose roundings nobody has chosen: never coarser than TF32."""
+    found = precision(*tensors)
+    return found if found != "bf16" else "ieee" if torch.version.hip is not None else "tf32"
 
 
 @contextmanager
@@ -73,19 +107,81 @@ def forced_precision(value: str) -> Iterator[None]:
         _forced.pop()
 
 
-def logits(B: int, C: int, precision: str) -> Tile:
+@cache
+def _shared_memory(device: int) -> int:
+    """Bytes that a block may use on a CUDA or ROCm device."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 0))
+
+
+def large() -> bool:
+    """Whether the current device has room for large tiles. Without one: yes, as the cards have that train."""
+    if _rooms:
+        return _rooms[-1]
+    return not torch.cuda.is_available() or _shared_memory(torch.cuda.current_device()) >= LARGE
+
+
+@contextmanager
+def forced_room(value: bool) -> Iterator[None]:
+    """Choose as for a card with room for large tiles, or without, whatever card is here."""
+    _rooms.append(value)
+    try:
+        yield
+    finally:
+        _rooms.pop()
+
+
+def use_table(table: Table | None) -> None:
+    """Take configurations from `table` where it has the shape; None: by the rules below alone."""
+    _tables[:] = [] if table is None else [table]
+
+
+@contextmanager
+def with_table(table: Table) -> Iterator[None]:
+    """use_table() for as long as the block runs: how candidates are timed."""
+    before = list(_tables)
+    use_table(table)
+    try:
+        yield
+    finally:
+        _tables[:] = before
+
+
+def _tuned(kernel: str, shape: tuple[int, int, int], precision: str, otherwise: C_) -> C_:
+    """The table's entry, or `otherwise`."""
+    if not _tables:
+        return otherwise
+    found = _tables[-1].get((kernel, *shape, precision))
+    return found if isinstance(found, type(otherwise)) else otherwise
+
+
+# --- the kernels of a step ----------------------------------------------------------------------
+
+
+def logits(B: int, C: int, D: int, precision: str) -> Tile:
     """kernels/logits.py. Small batches take small tiles, so that more programs share the prototypes."""
-    if B > 512:
-        BLOCK_B, BLOCK_C, num_warps = 32, 32 if precision == "ieee" else 64, 8
+
+    def tile(BLOCK_B: int, BLOCK_C: int, BLOCK_D: int, num_warps: int, num_stages: int = 2) -> Tile:
+        return Tile(BLOCK_B=BLOCK_B, BLOCK_C=BLOCK_C, BLOCK_D=BLOCK_D, PRECISION=precision, num_warps=num_warps,
+                    num_stages=num_stages)  # fmt: skip
+
+    if precision == "ieee":
+        rule = tile(32, 32, 16, 8) if B > 512 else tile(16, 64, 16, 8) if C > 1024 else tile(16, 32, 16, 4)
+    elif not large():
+        rule = tile(32, 64, 32, 8) if B > 512 else tile(16, 64, 32, 8) if C > 1024 else tile(16, 32, 32, 4)
+    elif B > 512:
+        rule = tile(128, 64, 32, 8, 4)
+    elif B > 64:
+        rule = tile(64, 32, 64, 4, 4) if D > 512 else tile(32, 32, 64, 4, 4)
     else:
-        BLOCK_B, BLOCK_C, num_warps = (16, 64, 8) if C > 1024 else (16, 32, 4)
-    BLOCK_D = 16 if precision == "ieee" else 32
-    return Tile(BLOCK_B=BLOCK_B, BLOCK_C=BLOCK_C, BLOCK_D=BLOCK_D, PRECISION=precision, num_warps=num_warps)
+        rule = tile(16, 32, 64, 4, 4)
+    return _tuned("logits", (B, C, D), precision, rule)
 
 
-def columns(C: int) -> Rows:
+def columns(B: int, C: int) -> Rows:
     """Sums over the batch, a block of classes a program."""
-    return Rows(BLOCK_B=64, BLOCK_C=16 if C <= 1024 else 64, num_warps=8)
+    return Rows(BLOCK_B=64 if B <= 64 else 256, BLOCK_C=16, num_warps=8) if C <= 1024 else Rows(
+        BLOCK_B=64, BLOCK_C=64, num_warps=8)  # fmt: skip
 
 
 def prototypes() -> Width:
@@ -93,34 +189,61 @@ def prototypes() -> Width:
     return Width(BLOCK_C=32, BLOCK_D=128, num_warps=8)
 
 
-def class_sums() -> Tile:
-    """onehot^T @ features. float32 features must not be rounded."""
-    return Tile(BLOCK_B=32, BLOCK_C=32, BLOCK_D=128, PRECISION="ieee", num_warps=8)
+def class_sums(B: int, C: int, D: int, dtype: torch.dtype) -> Tile:
+    """onehot^T @ features. float32 features must not be rounded; half types are exact in any product."""
+    BLOCK_B, BLOCK_C, num_stages = 32, 32, 2
+    if dtype != torch.float32 and large():
+        BLOCK_B, num_stages = 64, 3
+        BLOCK_C = 128 if B > 512 else 32
+    return Tile(BLOCK_B=BLOCK_B, BLOCK_C=BLOCK_C, BLOCK_D=128, PRECISION="ieee", num_warps=8, num_stages=num_stages)
 
 
-def backward(B: int, precision: str) -> Tile:
+def backward(B: int, C: int, D: int, precision: str) -> Gradient:
     """kernels/backward.py: tiles of (B, D) and of (C, D), each summed over the third axis."""
-    BLOCK_B, BLOCK_C = (32, 16) if precision == "ieee" else (64, 32) if B > 512 else (32, 32)
-    return Tile(BLOCK_B=BLOCK_B, BLOCK_C=BLOCK_C, BLOCK_D=64, PRECISION=precision, num_warps=8)
+
+    def tile(B: int, C: int, D: int, K: int, num_warps: int = 8, num_stages: int = 2) -> Gradient:
+        return Gradient(BLOCK_B=B, BLOCK_C=C, BLOCK_D=D, BLOCK_K=K, PRECISION=precision, num_warps=num_warps,
+                        num_stages=num_stages)  # fmt: skip
+
+    if precision == "ieee":
+        rule = tile(32, 32, 64, 16)
+    elif not large():
+        rule = tile(64, 64, 64, 32) if B > 512 else tile(32, 32, 64, 32)
+    elif B > 512:
+        rule = tile(256, 128, 128, 32, 8, 3)
+    elif D > 512:
+        rule = tile(128, 128, 128, 32, 8, 3)
+    else:
+        rule = tile(32, 32, 64, 64, 4, 3)
+    return _tuned("backward", (B, C, D), precision, rule)
 
 
 def objective(B: int, C: int) -> Rows:
     """kernels/objective.py: at most about 128 blocks of rows up to 32,768 rows, so that partials stay few."""
     if B <= 512:
-        return Rows(BLOCK_B=4, BLOCK_C=64 if C <= 64 else 512, num_warps=4)
+        return Rows(BLOCK_B=8 if B > 64 else 4, BLOCK_C=64 if C <= 64 else 512, num_warps=8 if B > 64 else 4)
     if B <= 4096:
         return Rows(BLOCK_B=32, BLOCK_C=64, num_warps=8)
     return Rows(BLOCK_B=256, BLOCK_C=16, num_warps=8)
 
 
-def totals(C: int) -> Rows:
-    """The one program that adds up what the blocks of rows left: BLOCK_B blocks at a time."""
-    return Rows(BLOCK_B=32, BLOCK_C=64 if C <= 64 else 256, num_warps=8)
+def totals(B: int, C: int) -> Rows:
+    """The programs that add up what the blocks of rows left: BLOCK_B blocks at a time."""
+    return Rows(BLOCK_B=32, BLOCK_C=64 if C <= 64 else 512, num_warps=8)
 
 
 def prior_block(C: int) -> int:
     """Classes at a time where one program walks over the whole prior."""
     return 64 if C <= 64 else 1024
+
+
+# --- the equations by themselves ----------------------------------------------------------------
+
+
+def slope(B: int, precision: str) -> Tile:
+    """equations/slope.py: tiles of (B, D) and of (C, D), each summed over the third axis."""
+    BLOCK_B, BLOCK_C = (32, 16) if precision == "ieee" else (64, 32) if B > 512 else (32, 32)
+    return Tile(BLOCK_B=BLOCK_B, BLOCK_C=BLOCK_C, BLOCK_D=64, PRECISION=precision, num_warps=8)
 
 
 def elementwise(C: int) -> Rows:

@@ -38,7 +38,7 @@ class Expectation(NamedTuple):
     scales: Scales  # log prior and norms, for the backward pass; the reference has none
 
 
-def _forward(
+def run_expectation(
     features: Tensor,
     mu: Tensor,
     mu_g: Tensor,
@@ -72,7 +72,29 @@ def _fake(
     return (S_g, S_f, features.new_empty((B,), dtype=torch.int64), *rest)
 
 
-_expectation = Operator("expectation", _forward, _fake)
+def check_expectation(
+    features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, pi: Tensor, tau: float, prior_estimate: str,
+    labels: Tensor | None,
+) -> None:  # fmt: skip
+    """ValueError if the E-step cannot take these."""
+    check_pair(features, mu, "mu")
+    C, device = mu.shape[0], features.device
+    check_like("mu_g", mu_g, tuple(mu.shape), device)
+    check_like("mu_f", mu_f, tuple(mu.shape), device)
+    check_like("pi", pi, (C,), device)
+    check_tau(tau)
+    if prior_estimate not in ESTIMATES:
+        raise ValueError(f"prior_estimate must be 'likelihood', 'posterior' or 'nearest', got {prior_estimate!r}")
+    if labels is not None:
+        check_labels("labels", labels, features.shape[0], device)
+
+
+def form_of(prior_shrinkage: bool, prior_cap: bool, prior_gate: bool) -> int:
+    """What stands for pi: by kernels.prior."""
+    return SHRUNK.value if prior_shrinkage else cap_form(prior_gate) if prior_cap else AS_IT_IS.value
+
+
+_expectation = Operator("expectation", run_expectation, _fake)
 
 
 def expectation(
@@ -95,20 +117,11 @@ def expectation(
     E: the posteriors under mu, mu_g and mu_f from one read of the features, y_M, and the sums over the batch.
     The logits are constants here: the gradient is that of `objective`.
     """
-    check_pair(features, mu, "mu")
-    C, device = mu.shape[0], features.device
-    check_like("mu_g", mu_g, tuple(mu.shape), device)
-    check_like("mu_f", mu_f, tuple(mu.shape), device)
-    check_like("pi", pi, (C,), device)
-    check_tau(tau)
-    if prior_estimate not in ESTIMATES:
-        raise ValueError(f"prior_estimate must be 'likelihood', 'posterior' or 'nearest', got {prior_estimate!r}")
-    if labels is not None:
-        check_labels("labels", labels, features.shape[0], device)
-    form = SHRUNK.value if prior_shrinkage else cap_form(prior_gate) if prior_cap else AS_IT_IS.value
+    check_expectation(features, mu, mu_g, mu_f, pi, tau, prior_estimate, labels)
+    form = form_of(prior_shrinkage, prior_cap, prior_gate)
     S_g, S_f, y_M, statistics, *scales = _expectation(
         features.detach(), mu.detach(), mu_g.detach(), mu_f.detach(), pi.detach().contiguous(), tau,
         prior_estimate, form, use_y_M, labels,
     )  # fmt: skip
-    views = statistics_views(statistics, C)
+    views = statistics_views(statistics, mu.shape[0])
     return Expectation(features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views, Scales(*scales))

@@ -173,7 +173,7 @@ def launch_logits(
     """S_g, S_f = [log_prior + cosine(features, m) / tau for m in (mu_g, mu_f)], and what softmax and argmax need."""
     heads = [m for m in (mu, mu_g, mu_f) if m is not None]
     (B, D), C = features.shape, heads[0].shape[0]
-    config = configs.logits(B, C, configs.precision(features, *heads))
+    config = configs.logits(B, C, D, configs.precision(features, *heads))
     tiles = triton.cdiv(C, config.BLOCK_C)
 
     S_g, norm_g = (None, None) if mu_g is None else (empty(features, B, C), empty(features, C))

@@ -102,7 +102,7 @@ def memory_kernel(
         tl.store(health + 1, tl.where(bad & (refused < 0), updates, refused))
 
 
-def _update(
+def run_update(
     mu: Tensor,
     pi: Tensor,
     health: Tensor,
@@ -125,7 +125,30 @@ def _update(
     )  # fmt: skip
 
 
-_update_memory = Operator("update_memory", _update, lambda *args: None, mutates=("mu", "pi", "health"))
+_update_memory = Operator("update_memory", run_update, lambda *args: None, mutates=("mu", "pi", "health"))
+
+
+def check_update(mu: Tensor, pi: Tensor, health: Tensor, e: Expectation, skip: Tensor | None) -> tuple[Tensor, Tensor]:
+    """ValueError if the memory cannot be updated with these; the class sums and counts."""
+    check_float("mu", mu, 2)
+    device = mu.device
+    for name, tensor in (("mu", mu), ("pi", pi)):
+        if tensor.dtype != torch.float32:
+            raise ValueError(f"{name} is the memory, which is float32, got {tensor.dtype}: keep it in float32")
+    check_like("pi", pi, (mu.shape[0],), device)
+    if health.dtype != torch.int64 or tuple(health.shape) != (2,):
+        raise ValueError(f"health must be int64 of shape (2,), got {health.dtype} of shape {tuple(health.shape)}")
+    for name, vector in (("pi", pi), ("health", health)):
+        if not vector.is_contiguous():
+            raise ValueError(f"{name} is changed in place and must be contiguous, got stride {vector.stride()}")
+    check_like("prior_sum of the expectation", e.prior_sum, tuple(pi.shape), device)
+    if e.sums is None or e.counts is None:
+        raise ValueError("update_memory_() needs class sums: call expectation() with labels, or with use_y_M=True")
+    check_like("sums of the expectation", e.sums, tuple(mu.shape), device)
+    check_like("counts of the expectation", e.counts, tuple(pi.shape), device)
+    if skip is not None:
+        check_device("skip", skip, device)
+    return e.sums, e.counts
 
 
 @torch.no_grad()
@@ -145,25 +168,8 @@ def update_memory_(
     The memory: Eqs. (3) and (4). A batch with a non-finite feature or posterior leaves it untouched, and `health`
     notes it.
     """
-    check_float("mu", mu, 2)
-    device = mu.device
-    for name, tensor in (("mu", mu), ("pi", pi)):
-        if tensor.dtype != torch.float32:
-            raise ValueError(f"{name} is the memory, which is float32, got {tensor.dtype}: keep it in float32")
-    check_like("pi", pi, (mu.shape[0],), device)
-    if health.dtype != torch.int64 or tuple(health.shape) != (2,):
-        raise ValueError(f"health must be int64 of shape (2,), got {health.dtype} of shape {tuple(health.shape)}")
-    for name, vector in (("pi", pi), ("health", health)):
-        if not vector.is_contiguous():
-            raise ValueError(f"{name} is changed in place and must be contiguous, got stride {vector.stride()}")
-    check_like("prior_sum of the expectation", e.prior_sum, tuple(pi.shape), device)
-    if e.sums is None or e.counts is None:
-        raise ValueError("update_memory_() needs class sums: call expectation() with labels, or with use_y_M=True")
-    check_like("sums of the expectation", e.sums, tuple(mu.shape), device)
-    check_like("counts of the expectation", e.counts, tuple(pi.shape), device)
-    if skip is not None:
-        check_device("skip", skip, device)
+    sums, counts = check_update(mu, pi, health, e, skip)
     _update_memory(
-        mu, pi, health, e.sums, e.counts, e.prior_sum, e.rows, e.bad_rows, skip,
+        mu, pi, health, sums, counts, e.prior_sum, e.rows, e.bad_rows, skip,
         float(gamma_mu), float(gamma_pi), float(floor),
     )  # fmt: skip

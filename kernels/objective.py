@@ -10,11 +10,16 @@ import triton.language as tl
 from torch import Tensor
 
 from fastget.kernels import configs
-from fastget.kernels.backward import Head, label_slope, launch_backward
+from fastget.kernels.backward import Head, launch_backward
 from fastget.kernels.expectation import Expectation
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.tile import ROW_STATS, finite_max, first_best, inverse_root, store_row
+from fastget.kernels.tile import at_least_eps, cosine_of, finite_max, first_best, inverse_root, rounded
 from fastget.kernels.wrap import Differentiable, Operator
+
+
+# the programs of the second launch
+LOSSES, STRUCTURE_G, STRUCTURE_F = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+SCALARS = tl.constexpr(3)  # and from here on tiles of columns
 
 
 class Objective(NamedTuple):
@@ -28,17 +33,18 @@ class Objective(NamedTuple):
 
 
 @triton.jit
-def head_rows(S, colsum, y, row_stats, loss_part, kl_part, Q_part, rows, live, B, C, gamma, BLOCK_C: tl.constexpr):
-    """One head, one block of rows: what its P and Q are made of, the loss, KL(Q || P), Q's column sums.
+def label_slope(P, tilt, hot, gamma):
+    """P - (1 - gamma) Q - gamma onehot(y_M), where tilt = Q / P: Q near P is not subtracted from it."""
+    return (1.0 - gamma) * (P * (1.0 - tilt)) + gamma * (P - hot.to(tl.float32))
 
-    Also the slope at the likeliest class: where its P is over 1/2, as minus the sum of all others, which it equals.
-    P - y cancels there when P is near 1, and the others' slopes are small numbers that do not.
-    """
-    row = S + rows[:, None].to(tl.int64) * C
-    m = tl.full(rows.shape, float("-inf"), tl.float32)
-    best = tl.zeros(rows.shape, tl.int32)
-    total = tl.zeros(rows.shape, tl.float32)  # sum_c exp(S - m)
-    total_Q = tl.zeros(rows.shape, tl.float32)  # sum_c exp(S - m) / sqrt(colsum)
+
+@triton.jit
+def softmaxes(row, colsum, live, C, BLOCK_C: tl.constexpr):
+    """Of rows of logits: the maximum m, its class, sum_c exp(S - m), and the ratio of it to that over sqrt(colsum)."""
+    m = tl.full(live.shape, float("-inf"), tl.float32)
+    best = tl.zeros(live.shape, tl.int32)
+    total = tl.zeros(live.shape, tl.float32)  # sum_c exp(S - m)
+    total_Q = tl.zeros(live.shape, tl.float32)  # sum_c exp(S - m) / sqrt(colsum)
     for c0 in range(0, C, BLOCK_C):
         classes = c0 + tl.arange(0, BLOCK_C)
         held = classes < C
@@ -50,8 +56,22 @@ def head_rows(S, colsum, y, row_stats, loss_part, kl_part, Q_part, rows, live, B
         total = total * fade + tl.sum(masses, 1)
         total_Q = total_Q * fade + tl.sum(masses * inverse_root(colsum, classes, held)[None, :], 1)
         m = higher
-    m, total = finite_max(m), tl.where(live, total, 1.0)
-    ratio = total / tl.where(live, total_Q, 1.0)
+    total = tl.where(live, total, 1.0)
+    return finite_max(m), best, total, total / tl.where(live, total_Q, 1.0)
+
+
+@triton.jit
+def head_rows(head, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C: tl.constexpr):
+    """One head, one block of rows: the loss, KL(Q || P), Q's column sums; and for the backward pass the loss's slope
+    at every logit, over |mu_c| and over |f_b|, and its products with the cosines, summed along rows and columns.
+
+    The slope at the likeliest class, where its P is over 1/2, is minus the sum of all others, which it equals. P - y
+    cancels there when P is near 1, and the others' slopes are small numbers that do not.
+    """
+    S, colsum, norms, gamma = head
+    slopes, cos_rows, loss_part, kl_part, Q_part, cos_part = out
+    at = rows[:, None].to(tl.int64) * C
+    m, best, total, ratio = softmaxes(S + at, colsum, live, C, BLOCK_C)
     log_total = tl.log(total)
 
     loss = tl.zeros(rows.shape, tl.float32)
@@ -62,7 +82,7 @@ def head_rows(S, colsum, y, row_stats, loss_part, kl_part, Q_part, rows, live, B
         classes = c0 + tl.arange(0, BLOCK_C)
         held = classes < C
         inside = live[:, None] & held[None, :]
-        logits = tl.load(row + classes[None, :], mask=inside, other=0.0)
+        logits = tl.load(S + at + classes[None, :], mask=inside, other=0.0)
         log_P = (logits - m[:, None]) - log_total[:, None]
         P = tl.where(inside, tl.exp(log_P), 0.0)
         tilt = inverse_root(colsum, classes, held)[None, :] * ratio[:, None]
@@ -76,10 +96,32 @@ def head_rows(S, colsum, y, row_stats, loss_part, kl_part, Q_part, rows, live, B
         others += tl.sum(tl.where(likeliest, 0.0, slope), 1)
         own += tl.sum(tl.where(likeliest, slope, 0.0), 1)
         tl.store(Q_part + classes, tl.sum(Q, 0), mask=held)
-    slope = tl.where(total < 2, -others, own)
-    store_row(row_stats, rows, live, B, m, total, ratio, best, slope)
     tl.store(loss_part, tl.sum(tl.where(live, loss, 0.0), 0))
     tl.store(kl_part, tl.sum(tl.where(live, kl, 0.0), 0))
+
+    slope_best = tl.where(total < 2, -others, own)
+    along = tl.zeros(rows.shape, tl.float32)
+    length = at_least_eps(tl.load(norm + rows, mask=live, other=1.0))
+    KIND: tl.constexpr = slopes.dtype.element_ty
+    for c0 in range(0, C, BLOCK_C):
+        classes = c0 + tl.arange(0, BLOCK_C)
+        held = classes < C
+        inside = live[:, None] & held[None, :]
+        logits = tl.load(S + at + classes[None, :], mask=inside, other=float("-inf"))
+        P = tl.exp(logits - m[:, None]) / total[:, None]
+        tilt = inverse_root(colsum, classes, held)[None, :] * ratio[:, None]
+        slope = label_slope(P, tilt, y[:, None] == classes[None, :], gamma)
+        slope = tl.where(classes[None, :] == best[:, None], slope_best[:, None], slope)
+        slope = tl.where(inside, slope, 0.0)
+        log_pi = tl.load(log_prior + classes, mask=held, other=0.0)
+        turned = slope * cosine_of(logits, log_pi[None, :], tau)
+        along += tl.sum(turned, 1)
+        here = slopes + at + classes[None, :]
+        length_mu = at_least_eps(tl.load(norms + classes, mask=held, other=1.0))
+        tl.store(here, rounded(slope / length_mu[None, :], KIND), mask=inside)
+        tl.store(here + tl.cast(B, tl.int64) * C, rounded(slope / length[:, None], KIND), mask=inside)
+        tl.store(cos_part + classes, tl.sum(turned, 0), mask=held)
+    tl.store(cos_rows + rows, along, mask=live)
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -87,15 +129,19 @@ def objective_kernel(
     S_g, S_f,  # (B, C)
     colsum_g, colsum_f,  # (C,)
     y_M,  # (B,) int64
-    rows_g, rows_f,  # (ROW_STATS, B) out, for the backward pass
+    log_prior,  # (C,)
+    norm, norm_g, norm_f,  # (B,), (C,), (C,): of the features, mu_g, mu_f
+    slopes_g, slopes_f,  # (2, B, C) out: (P - y) / |mu_c|, (P - y) / |f_b|
+    cos_rows,  # (2, B) out: sum_c (P - y) cos
     loss_parts, kl_parts,  # (2, blocks) out: each block's sum of its rows' losses, and of KL(Q || P)
-    Q_parts,  # (2, blocks, C) out: each block's column sums of Q
-    B, C, gamma_g, gamma_f,
+    Q_parts, cos_parts,  # (2, blocks, C) out: each block's column sums of Q, and of (P - y) cos
+    B, C, tau, gamma_g, gamma_f,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Q = P / sqrt(colsum), rows renormalised; y = (1 - gamma) Q + gamma onehot(y_M); row loss = -sum_c y log P.
 
-    d loss / dS = P - y, Q and y being constants: kernels/backward.py. Each program owns a block of rows of one head.
+    d loss / dS = P - y, Q and y being constants: written here once, where kernels/backward.py would make it again for
+    every tile of the width. Each program owns a block of rows of one head.
     """
     block = tl.program_id(0)
     blocks = tl.num_programs(0)
@@ -103,11 +149,14 @@ def objective_kernel(
     live = rows < B
     y = tl.load(y_M + rows, mask=live, other=-1)
     part = tl.program_id(1) * blocks + block
-    loss_part, kl_part, Q_part = loss_parts + part, kl_parts + part, Q_parts + part.to(tl.int64) * C
+    wide = part.to(tl.int64) * C
+    parts = (loss_parts + part, kl_parts + part, Q_parts + wide, cos_parts + wide)
     if tl.program_id(1) == 0:
-        head_rows(S_g, colsum_g, y, rows_g, loss_part, kl_part, Q_part, rows, live, B, C, gamma_g, BLOCK_C)
+        out = (slopes_g, cos_rows, parts[0], parts[1], parts[2], parts[3])
+        head_rows((S_g, colsum_g, norm_g, gamma_g), log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C)
     else:
-        head_rows(S_f, colsum_f, y, rows_f, loss_part, kl_part, Q_part, rows, live, B, C, gamma_f, BLOCK_C)
+        out = (slopes_f, cos_rows + B, parts[0], parts[1], parts[2], parts[3])
+        head_rows((S_f, colsum_f, norm_f, gamma_f), log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C)
 
 
 @triton.jit
@@ -136,26 +185,51 @@ def structure(kl_parts, Q_parts, blocks, B, C, BLOCK_B: tl.constexpr, BLOCK_C: t
     return mean_of_parts(kl_parts, blocks, B, BLOCK_B) + tl.sum(entropy, 0)
 
 
+@triton.jit
+def write_column_sums(parts, out, tile, blocks, C, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The blocks' column sums, added in order, of one tile of columns."""
+    classes = tile * BLOCK_C + tl.arange(0, BLOCK_C)
+    held = classes < C
+    total = tl.zeros((BLOCK_C,), tl.float32)
+    for b0 in range(0, blocks, BLOCK_B):
+        block = b0 + tl.arange(0, BLOCK_B)
+        at = parts + block[:, None].to(tl.int64) * C + classes[None, :]
+        total += tl.sum(tl.load(at, mask=(block < blocks)[:, None] & held[None, :], other=0.0), 0)
+    tl.store(out + classes, total, mask=held)
+
+
 @triton.jit(do_not_specialize=["blocks", "B"])
 def totals_kernel(
     loss_parts, kl_parts,  # (2, blocks)
-    Q_parts,  # (2, blocks, C)
+    Q_parts, cos_parts,  # (2, blocks, C)
     loss, loss_g, loss_f, structure_g, structure_f,  # () out
+    cos_columns,  # (2, C) out: sum_b (P - y) cos
     blocks, B, C,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """loss_h = sum of the rows' losses / B; structure_h = sum KL / B + sum_c Qbar_c log Qbar_c. One program."""
-    total_g = mean_of_parts(loss_parts, blocks, B, BLOCK_B)
-    total_f = mean_of_parts(loss_parts + blocks, blocks, B, BLOCK_B)
-    tl.store(loss, total_g + total_f)
-    tl.store(loss_g, total_g)
-    tl.store(loss_f, total_f)
-    Q_f = Q_parts + tl.cast(blocks, tl.int64) * C
-    tl.store(structure_g, structure(kl_parts, Q_parts, blocks, B, C, BLOCK_B, BLOCK_C))
-    tl.store(structure_f, structure(kl_parts + blocks, Q_f, blocks, B, C, BLOCK_B, BLOCK_C))
+    """loss_h = sum of the rows' losses / B; structure_h = sum KL / B + sum_c Qbar_c log Qbar_c.
+
+    One program for the losses, one for each structure, the rest for tiles of the columns' sums.
+    """
+    program = tl.program_id(0)
+    wide = tl.cast(blocks, tl.int64) * C
+    if program == LOSSES:
+        total_g = mean_of_parts(loss_parts, blocks, B, BLOCK_B)
+        total_f = mean_of_parts(loss_parts + blocks, blocks, B, BLOCK_B)
+        tl.store(loss, total_g + total_f)
+        tl.store(loss_g, total_g)
+        tl.store(loss_f, total_f)
+    elif program == STRUCTURE_G:
+        tl.store(structure_g, structure(kl_parts, Q_parts, blocks, B, C, BLOCK_B, BLOCK_C))
+    elif program == STRUCTURE_F:
+        tl.store(structure_f, structure(kl_parts + blocks, Q_parts + wide, blocks, B, C, BLOCK_B, BLOCK_C))
+    else:
+        tiles = tl.cdiv(C, BLOCK_C)
+        head, tile = (program - SCALARS) // tiles, (program - SCALARS) % tiles
+        write_column_sums(cos_parts + head * wide, cos_columns + head * C, tile, blocks, C, BLOCK_B, BLOCK_C)
 
 
-def _forward(
+def run_objective(
     features: Tensor,
     mu_g: Tensor,
     mu_f: Tensor,
@@ -171,65 +245,68 @@ def _forward(
     tau: float,
     gamma_g: float,
     gamma_f: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     B, C = S_g.shape
-    config = configs.objective(B, C)
+    config, last = configs.objective(B, C), configs.totals(B, C)
     blocks = triton.cdiv(B, config.BLOCK_B)
 
-    rows_g, rows_f = empty(S_g, ROW_STATS, B), empty(S_g, ROW_STATS, B)
-    parts = (empty(S_g, 2, blocks), empty(S_g, 2, blocks), empty(S_g, 2, blocks, C))
-    inputs = (S_g, S_f, colsum_g, colsum_f, y_M)
+    slopes = [torch.empty((2, B, C), dtype=slope_type(features), device=S_g.device) for _ in range(2)]
+    cos_rows, cos_columns = empty(S_g, 2, B), empty(S_g, 2, C)
+    parts = (empty(S_g, 2, blocks), empty(S_g, 2, blocks), empty(S_g, 2, blocks, C), empty(S_g, 2, blocks, C))
+    inputs = (S_g, S_f, colsum_g, colsum_f, y_M, log_prior, norm, norm_g, norm_f)
     launch(
-        objective_kernel, (blocks, 2), *inputs, rows_g, rows_f, *parts, B, C, gamma_g, gamma_f,
-        reads=inputs, writes=(rows_g, rows_f, *parts), **vars(config),
+        objective_kernel, (blocks, 2), *inputs, *slopes, cos_rows, *parts, B, C, tau, gamma_g, gamma_f,
+        reads=inputs, writes=(*slopes, cos_rows, *parts), **vars(config),
     )  # fmt: skip
     out = (empty(S_g), empty(S_g), empty(S_g), empty(S_g), empty(S_g))
-    launch(totals_kernel, (1,), *parts, *out, blocks, B, C, reads=parts, writes=out, **vars(configs.totals(C)))
-    return (*out, rows_g, rows_f)
+    launch(
+        totals_kernel, (SCALARS.value + 2 * triton.cdiv(C, last.BLOCK_C),), *parts, *out, cos_columns, blocks, B, C,
+        reads=parts, writes=(*out, cos_columns), **vars(last),
+    )  # fmt: skip
+    return (*out, slopes[0], slopes[1], cos_rows, cos_columns)
+
+
+def slope_type(features: Tensor) -> torch.dtype:
+    """Of the slopes that the backward pass multiplies: that of its products."""
+    return torch.bfloat16 if configs.precision(features) == "bf16" else torch.float32
 
 
 def _fake(features: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    shapes = (*[()] * 5, *[(ROW_STATS, features.shape[0])] * 2)
-    return tuple(features.new_empty(shape, dtype=torch.float32) for shape in shapes)
+    (B, C), kind = rest[2].shape, slope_type(features)
+    losses = [rest[2].new_empty(()) for _ in range(5)]
+    slopes = [rest[2].new_empty((2, B, C), dtype=kind) for _ in range(2)]
+    return (*losses, *slopes, rest[2].new_empty((2, B)), rest[2].new_empty((2, C)))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, tau, gamma_g, gamma_f = inputs
-    ctx.save_for_backward(*tensors, *output[5:])
-    ctx.numbers = (tau, gamma_g, gamma_f)
+    features, mu_g, mu_f, *_, norm, norm_g, norm_f, ctx.tau, _, _ = inputs
+    ctx.save_for_backward(features, mu_g, mu_f, norm, norm_g, norm_f, *output[5:])
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
 
 
-def _gradient(
+def run_gradient(
     features: Tensor,
     mu_g: Tensor,
     mu_f: Tensor,
-    S_g: Tensor,
-    S_f: Tensor,
-    colsum_g: Tensor,
-    colsum_f: Tensor,
-    y_M: Tensor,
-    log_prior: Tensor,
     norm: Tensor,
     norm_g: Tensor,
     norm_f: Tensor,
-    rows_g: Tensor,
-    rows_f: Tensor,
-    numbers: list[float],
+    slopes_g: Tensor,
+    slopes_f: Tensor,
+    cos_rows: Tensor,
+    cos_columns: Tensor,
+    tau: float,
     grads: list[Tensor],
     has: list[bool],
     needs: list[bool],
 ) -> list[Tensor]:
     """The gradients that `needs` asks for and that have a path, in the order features, mu_g, mu_f."""
     arrived = iter(grads)
-    tau, gamma_g, gamma_f = numbers
     grad_loss, grad_g, grad_f = (next(arrived) if there else None for there in has)
     found = launch_backward(
-        features, y_M, log_prior, norm, tau, grad_loss,
-        Head(mu_g, S_g, colsum_g, rows_g, norm_g, gamma_g, grad_g),
-        Head(mu_f, S_f, colsum_f, rows_f, norm_f, gamma_f, grad_f),
-        paths(has, needs),
+        features, norm, cos_rows, cos_columns, tau, grad_loss,
+        Head(mu_g, slopes_g, norm_g, grad_g), Head(mu_f, slopes_f, norm_f, grad_f), paths(has, needs),
     )  # fmt: skip
     return [d for d in found if d is not None]
 
@@ -252,13 +329,13 @@ def _backward(run: Any, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None,
     wanted = paths(has, needs)
     if any(wanted):
         arrived = [g for g in grads[:3] if g is not None]
-        made = iter(run(*ctx.saved_tensors, list(ctx.numbers), arrived, has, needs))
+        made = iter(run(*ctx.saved_tensors, ctx.tau, arrived, has, needs))
         found = [next(made) if path else None for path in wanted]
     return (*found, *[None] * 12)
 
 
 _objective = Differentiable(
-    "objective", _forward, _fake, _setup, Operator("objective_backward", _gradient, _gradient_fake), _backward
+    "objective", run_objective, _fake, _setup, Operator("objective_backward", run_gradient, _gradient_fake), _backward
 )
 
 

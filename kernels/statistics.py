@@ -233,7 +233,7 @@ def launch_statistics(
     y_M = torch.empty(B, dtype=torch.int64, device=features.device)
     flat = torch.empty(statistics_size(C, D, class_sums), dtype=torch.float32, device=features.device)
     views = statistics_views(flat, C)
-    tile, columns = configs.class_sums(), configs.columns(C)
+    tile, columns = configs.class_sums(B, C, D, features.dtype), configs.columns(B, C)
     programs = triton.cdiv(B, columns.BLOCK_B) + KINDS.value * triton.cdiv(C, columns.BLOCK_C)
     if class_sums:
         programs += triton.cdiv(C, tile.BLOCK_C) * triton.cdiv(D, tile.BLOCK_D)
@@ -247,7 +247,7 @@ def launch_statistics(
         B, C, D, logits.parts.shape[2], *strides(sources[0]), 0 if labels is None else labels.stride(0),
         reads=(*inputs, *sources), writes=(y_M, *views),
         ESTIMATE=estimate, PRECISION=tile.PRECISION,
-        SUMS_B=tile.BLOCK_B, SUMS_C=tile.BLOCK_C, SUMS_D=tile.BLOCK_D, **vars(columns),
+        SUMS_B=tile.BLOCK_B, SUMS_C=tile.BLOCK_C, SUMS_D=tile.BLOCK_D, num_stages=tile.num_stages, **vars(columns),
     )  # fmt: skip
     return y_M, flat
 
@@ -257,7 +257,7 @@ def launch_class_sums(features: Tensor, labels: Tensor, C: int) -> tuple[Tensor,
     B, D = features.shape
     sums = torch.empty(C, D, dtype=torch.float32, device=features.device)
     counts = torch.empty(C, dtype=torch.float32, device=features.device)
-    tile = configs.class_sums()
+    tile = configs.class_sums(B, C, D, features.dtype)
     launch(
         class_sums_kernel,
         (triton.cdiv(C, tile.BLOCK_C) * triton.cdiv(D, tile.BLOCK_D),),

@@ -17,10 +17,10 @@ PART_MU = tl.constexpr(2)  # argmax of the logits under mu
 PART_ESTIMATE = tl.constexpr(3)  # softmax of cos_g / tau, or argmax of the cosines with mu: Eqs. (3), (3*)
 PARTS = 4
 
-# What a forward kernel leaves of each row for its backward, the first axis of row statistics (ROW_STATS, B).
+# What a cross-entropy of given labels leaves of each row for its backward, the first axis of (ROW_STATS, B).
 ROW_MAX = tl.constexpr(0)  # m = max_c S
 ROW_TOTAL = tl.constexpr(1)  # sum_c exp(S - m)
-ROW_FACTOR = tl.constexpr(2)  # in a step: Q / P = factor / sqrt(colsum); of given labels: their sum
+ROW_FACTOR = tl.constexpr(2)  # the labels' sum
 ROW_BEST = tl.constexpr(3)  # the likeliest class
 ROW_SLOPE = tl.constexpr(4)  # the loss's slope there
 ROW_STATS = 5
@@ -35,8 +35,32 @@ def tf32(x):
 
 
 @triton.jit
+def bf16(x):
+    """x rounded to the nearest bfloat16, ties to even; in float32 where the interpreter, which cuts it off, runs."""
+    if UPCAST and x.dtype == tl.float32:
+        bits = x.to(tl.int32, bitcast=True)
+        nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000).to(tl.float32, bitcast=True)
+        x = tl.where(x == x, nearest, x)
+    else:
+        x = x.to(tl.bfloat16)
+    return x
+
+
+@triton.jit
+def rounded(x, KIND: tl.constexpr):
+    """float32 x in the type that it is stored in."""
+    if KIND == tl.bfloat16:
+        x = bf16(x)
+    return x.to(KIND)
+
+
+@triton.jit
 def product(a, b, total, PRECISION: tl.constexpr):
-    """total + a @ b in float32. Half types are multiplied as they are when both sides agree, else as float32."""
+    """total + a @ b in float32, by PRECISION: "bf16" rounds both sides to it, as autocast does; else half types are
+    multiplied as they are when both sides agree, and as float32 when they do not."""
+    if PRECISION == "bf16":
+        a = bf16(a)
+        b = bf16(b)
     if UPCAST or a.dtype != b.dtype or a.dtype == tl.float32:
         if PRECISION == "tf32" and a.dtype == tl.float32:
             a = tf32(a)
@@ -44,7 +68,7 @@ def product(a, b, total, PRECISION: tl.constexpr):
             b = tf32(b)
         a = a.to(tl.float32)
         b = b.to(tl.float32)
-    return tl.dot(a, b, total, input_precision=PRECISION)
+    return tl.dot(a, b, total, input_precision="tf32" if PRECISION == "bf16" else PRECISION)
 
 
 @triton.jit
@@ -142,19 +166,50 @@ def load_row(row_stats, rows, live, B):
 
 
 @triton.jit
+def cosine_of(logits, log_prior, tau):
+    """The cosine that a logit was made of; 0 where the prior rules the class out."""
+    return tl.where(logits == float("-inf"), 0.0, (logits - log_prior) * tau)
+
+
+@triton.jit
+def vector_tile(vectors, index, there, depth, deep):
+    """A tile of the vectors at `index`, in their own type, 0 outside."""
+    v, _, stride, stride_d = vectors
+    at = v + index[:, None].to(tl.int64) * stride + depth[None, :].to(tl.int64) * stride_d
+    return tl.load(at, mask=there[:, None] & deep[None, :], other=0.0)
+
+
+@triton.jit
+def store_gradient(out, total, total_cos, vectors, index, there, depth, deep, D):
+    """(total - total_cos v / |v|) / |v|, the gradient to the vectors at `index`; 0 for one shorter than 1e-12."""
+    _, norms, _, _ = vectors
+    norm = tl.load(norms + index, mask=there, other=1.0)[:, None]
+    length = at_least_eps(norm)
+    tile = vector_tile(vectors, index, there, depth, deep).to(tl.float32)
+    gradient = (total - total_cos[:, None] * (tile / length)) / length
+    gradient = tl.where(norm < EPS, 0.0, gradient)  # a NaN norm keeps its NaN
+    at = out + index[:, None].to(tl.int64) * D + depth[None, :]
+    tl.store(at, gradient.to(out.dtype.element_ty), mask=there[:, None] & deep[None, :])
+
+
+@triton.jit
 def add_class_sums(
     features, y, rows, live, classes, depth, deep, stride_b, stride_d, sums, counts, PRECISION: tl.constexpr
 ):
     """sums + onehot(y)^T @ features and counts + onehot(y)^T 1, for one block of rows.
 
-    A block of rows with no member of these classes is not read: most are skipped when there are many classes.
+    float32 features are multiplied in full, which is slow: a block of rows with no member of these classes is left out.
+    Half types go through the matrix cores, where waiting for the labels would cost more than it saves.
     """
     member = (y[None, :] == classes[:, None]) & live[None, :]  # (classes, rows)
     here = tl.sum(member.to(tl.int32), 1)
-    if tl.sum(here, 0) > 0:
-        at = features + rows[:, None].to(tl.int64) * stride_b + depth[None, :].to(tl.int64) * stride_d
+    at = features + rows[:, None].to(tl.int64) * stride_b + depth[None, :].to(tl.int64) * stride_d
+    if features.dtype.element_ty == tl.float32:
+        if tl.sum(here, 0) > 0:
+            f = tl.load(at, mask=live[:, None] & deep[None, :], other=0.0)
+            sums = product(member.to(tl.float32), f, sums, PRECISION)
+    else:
         f = tl.load(at, mask=live[:, None] & deep[None, :], other=0.0)
         KIND: tl.constexpr = tl.float32 if UPCAST else f.dtype
         sums = product(member.to(KIND), f, sums, PRECISION)
-        counts += here.to(tl.float32)
-    return sums, counts
+    return sums, counts + here.to(tl.float32)

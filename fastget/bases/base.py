@@ -34,8 +34,8 @@ class Step(NamedTuple):
     place: Tensor | None = None  # (B,) int64, the target images' places in their list
     shots: Tensor | None = None  # (K, 3, H, W) target images with labels, for SSDA
     shot_labels: Tensor | None = None  # (K,) int64
-    weight: float = 1.0  # w(t)
-    progress: float = 0.0  # steps done / all steps
+    weight: float | Tensor = 1.0  # w(t); a scalar on the device where the step is captured, and so is
+    progress: float | Tensor = 0.0  # steps done / all steps
     second: Tensor | None = None  # (B, 3, H, W) the target images in another view, where the base model needs it
     adapting: bool = True  # whether the method has started; what the base model does on its own goes on without it
     seed: int = 0  # of the run, and
@@ -70,6 +70,7 @@ class Base(nn.Module):
     """A network and a method. A base model implements `forward(step) -> Losses`."""
 
     needs: ClassVar[frozenset[Need]] = frozenset()
+    capturable: ClassVar[bool] = False  # whether a step can be a CUDA graph: as Method.capturable
 
     def __init__(
         self,

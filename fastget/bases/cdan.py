@@ -25,6 +25,7 @@ from fastget.methods.reversal import reversed_gradient
 class CDAN(Plain):
     """Cross-entropy of the source + cdan.weight * the domains' term + w(t) * the method's."""
 
+    capturable = False  # the reversal's factor is a number of Python's that grows
     needs: ClassVar[frozenset[Need]] = frozenset({"target"})
     config: Settings
 
@@ -47,7 +48,7 @@ class CDAN(Plain):
         supervised, on_source = self.supervised(step, source, target)
         with self.timer.phase("base model"):
             domain = self.domain_loss(source.features, widened(source.logits), target.features, widened(target.logits),
-                                      reversal(step.progress))  # fmt: skip
+                                      reversal(float(step.progress)))  # fmt: skip
         losses = Losses(supervised + self.config.weight * domain, on_source, logged={"loss_domain": domain})
         return self.with_term(step, target, losses)
 

@@ -23,6 +23,8 @@ class Domain(NamedTuple):
 class Plain(Base):
     """Eq. (11): cross-entropy of the source, and of SSDA's labelled target images, + w(t) * the method's term."""
 
+    capturable = True
+
     def forward(self, step: Step) -> Losses:
         source, target = self.domains(step)
         supervised, on_source = self.supervised(step, source, target)

@@ -246,6 +246,12 @@ class TrainConfig:
         was="gpu",
     )
     compile: bool = opt(False, "torch.compile the network")
+    graph: Literal["off", "auto", "on"] = opt(
+        "off",
+        "whole steps as CUDA graphs, on one GPU in bfloat16 or float32: auto (where they can be, and where `fastget "
+        "selftest` has shown on this card that they give the eager bits), on (or an error that says why not)",
+        free=True,
+    )
     watch: int = opt(
         2000,
         "target images, drawn once, whose features and pseudo-labels are kept for `fastget report`; 0: none",

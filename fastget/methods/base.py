@@ -51,7 +51,7 @@ class Seen:
     logits: Tensor  # (B, C)
     index: Tensor  # (B,) int64, each image's place in the target's list, on the device
     classifier: nn.Linear  # W (C, D), and b (C,) unless it is a cosine head
-    progress: float  # steps done / all steps
+    progress: float | Tensor  # steps done / all steps; a scalar on the device where the step is captured
 
     def detached(self) -> Seen:
         return replace(self, features=self.features.detach(), logits=self.logits.detach())
@@ -91,6 +91,10 @@ class Method(nn.Module):
     Config: ClassVar[type[Settings]]  # its section of the configuration
     needs: ClassVar[frozenset[Need]] = frozenset({"target"})
     advice: ClassVar[str] = ""  # what to try when the loss is no number, beside a lower learning rate
+
+    # Whether forward and after_step can be captured in a CUDA graph (train.graph): they read nothing back from the
+    # device, make no shape of values, change state in place alone, and use no number of Python's that changes.
+    capturable: ClassVar[bool] = False
 
     def __init__(self, config: Any, task: Task) -> None:
         super().__init__()

@@ -33,6 +33,7 @@ class MCC(Method):
 
     Config = settings.MCC
     config: settings.MCC
+    capturable = True
     advice = "a higher mcc.temperature"
 
     def forward(self, seen: Seen) -> Term:

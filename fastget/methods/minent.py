@@ -32,6 +32,7 @@ class MinEnt(Method):
 
     Config = settings.MinEnt
     config: settings.MinEnt
+    capturable = True
 
     def forward(self, seen: Seen) -> Term:
         return Term(minent(seen.logits))

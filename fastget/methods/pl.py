@@ -55,6 +55,7 @@ class PL(Method):
 
     Config = settings.PL
     config: settings.PL
+    capturable = True
 
     def forward(self, seen: Seen) -> Term:
         return Term(pl(seen.logits))

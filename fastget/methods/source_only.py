@@ -13,6 +13,7 @@ class SourceOnly(Method):
 
     Config = settings.SourceOnly
     config: settings.SourceOnly
+    capturable = True
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     def forward(self, seen: Seen) -> Term:

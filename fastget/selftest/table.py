@@ -35,6 +35,7 @@ PARTS = (
     "fastget.selftest.kernels",
     "fastget.selftest.loaders",
     "fastget.selftest.engine",
+    "fastget.selftest.host",
 )  # modules with a list CHECKS
 
 

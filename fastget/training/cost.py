@@ -72,7 +72,9 @@ class Meter(Timer):
     @contextmanager
     def _time_method(self) -> Iterator[None]:
         self._inside = True
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            yield  # an event in a graph has no time: replays of the method's phases are not told apart
+        elif self.device.type == "cuda":
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
             start.record()
             yield

@@ -29,6 +29,7 @@ from fastget.networks.preprocessing import filled
 from fastget.networks.record import Record, other_start, record_of
 from fastget.training.build import Loaders, build_model, distributed, optimizer_of
 from fastget.training.cost import Meter
+from fastget.training.graph import Parts, graph_of
 from fastget.training.optim import fill_momentum
 from fastget.training.schedule import make_plan, set_lr, weight
 
@@ -77,7 +78,10 @@ class Engine:
         self.optimizer = optimizer_of(self.model, config, device)
         self.step_model = distributed(self.model, device, self.ranks)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
-        if self.scaler.is_enabled():
+        self.graph = graph_of(
+            config, device, self.dtype, self.ranks, self.model, self.learn, self.meter, self.optimizer
+        )
+        if self.scaler.is_enabled() or self.graph is not None:
             fill_momentum(self.optimizer)
         self.loaders = Loaders(config, seed, domains, device, self.ranks, self.model.needs, self.dtype)
         self.plan = make_plan(config.train, type(self.method), self.loaders.epoch_steps)
@@ -121,16 +125,23 @@ class Engine:
         if step.adapting:
             self._start_method()
         set_lr(self.optimizer, self.step, self.plan.max_steps)
-        for part in self.model.parts(step):
-            with self.timer.phase("own step") if part.source is None else nullcontext():
-                losses, overflow = self._optimize(part)
-            self._accumulate(losses)
-        if losses.seen is not None and losses.term is not None:
-            with self.timer.phase("memory"):
-                self.method.after_step(losses.seen, losses.term, overflow, lambda: self._again(step))
+        for parts in self.learn(step) if self.graph is None else self.graph(step):
+            self._accumulate(parts)
         self.meter.count()
         self.counted += 1
         self.step += 1
+
+    def learn(self, step: Step) -> Parts:
+        """All that a step does on the device; what is logged of it, for each of the optimizer's steps."""
+        logged = []
+        for part in self.model.parts(step):
+            with self.timer.phase("own step") if part.source is None else nullcontext():
+                losses, overflow = self._optimize(part)
+            logged.append(losses.parts())
+        if losses.seen is not None and losses.term is not None:
+            with self.timer.phase("memory"):
+                self.method.after_step(losses.seen, losses.term, overflow, lambda: self._again(step))
+        return logged
 
     def _optimize(self, part: Step) -> tuple[Losses, Tensor | None]:
         """Forward, backward, the optimizer's step."""
@@ -203,8 +214,8 @@ class Engine:
         self.scaler.update()
         return overflow
 
-    def _accumulate(self, losses: Losses) -> None:
-        for name, value in losses.parts().items():
+    def _accumulate(self, parts: dict[str, Tensor]) -> None:
+        for name, value in parts.items():
             self.totals[name] = self.totals[name] + value if name in self.totals else value
 
     def read_means(self) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -67,6 +68,7 @@ class Variant:
     num_stages: int
     dtype: torch.dtype  # of the features
     backends: tuple[str, ...]  # "cuda", "hip": where this precision exists and can be chosen
+    rooms: tuple[bool, ...]  # whether it is chosen where there is room for large tiles, and where there is not
     fast: bool = field(compare=False)  # in the small subset that covers every kernel
 
     def attrs_for(self, backend: str) -> Attrs:
@@ -110,18 +112,18 @@ def variants(dtypes: Sequence[torch.dtype] = DTYPES) -> Iterator[Variant]:
     """Every variant once, in a fixed order."""
     found: dict[Any, Variant] = {}
     for dtype in dtypes:
-        for precision in ("ieee", "tf32"):
-            backends = _backends(dtype, precision)
-            for shape in SHAPES:
-                for drive in DRIVES:
-                    with record(dry=True) as launches, configs.forced_precision(precision):
-                        drive(dtype, *shape)
-                    for launch in launches:
-                        variant = _variant(launch, dtype, backends, shape)
-                        key = _key(variant)
-                        known = found.setdefault(key, variant)
-                        both = tuple(b for b in ("cuda", "hip") if b in (*known.backends, *variant.backends))
-                        found[key] = replace(known, backends=both, fast=known.fast or variant.fast)
+        for precision, room, shape, drive in product(_precisions(dtype), (True, False), SHAPES, DRIVES):
+            with record(dry=True) as launches, configs.forced_precision(precision), configs.forced_room(room):
+                drive(dtype, *shape)
+            for launch in launches:
+                backends = _backends(dtype, precision, launch)
+                if backends:
+                    variant = _variant(launch, dtype, backends, room, shape)
+                    key = _key(variant)
+                    known = found.setdefault(key, variant)
+                    both = tuple(b for b in ("cuda", "hip") if b in (*known.backends, *variant.backends))
+                    rooms = tuple(sorted({*known.rooms, *variant.rooms}))
+                    found[key] = replace(known, backends=both, rooms=rooms, fast=known.fast or variant.fast)
     yield from found.values()
 
 
@@ -146,15 +148,24 @@ def tiles(found: Sequence[Variant]) -> list[Variant]:
     return list(groups.values())
 
 
-def _backends(dtype: torch.dtype, precision: str) -> tuple[str, ...]:
-    """Where configs.precision() can choose this: below "highest", and beside half types, CUDA takes TF32 and ROCm
-    multiplies in full."""
+def _precisions(dtype: torch.dtype) -> tuple[str, ...]:
+    """What configs.precision() can say of these features; bfloat16's other two are those of a slope that is given."""
+    return ("bf16", "ieee", "tf32") if dtype == torch.bfloat16 else ("ieee", "tf32")
+
+
+def _backends(dtype: torch.dtype, precision: str, launch: Launch) -> tuple[str, ...]:
+    """Where configs.precision() can choose this: below "highest", and beside float16, CUDA takes TF32 and ROCm
+    multiplies in full; bfloat16 is multiplied as such on both, but for a slope that is given."""
+    if dtype == torch.bfloat16 and (launch.kernel.fn.__name__ == "slope_kernel") == (precision == "bf16"):
+        return ()
     if precision == "tf32":
         return ("cuda",)
-    return ("hip",) if dtype in HALF else ("cuda", "hip")
+    return ("hip",) if dtype in HALF and precision == "ieee" else ("cuda", "hip")
 
 
-def _variant(launch: Launch, dtype: torch.dtype, backends: tuple[str, ...], shape: tuple[int, int, int]) -> Variant:
+def _variant(
+    launch: Launch, dtype: torch.dtype, backends: tuple[str, ...], room: bool, shape: tuple[int, int, int]
+) -> Variant:
     signature, constexprs, attrs, small = specialise(launch)
     kind = str(dtype).removeprefix("torch.")
     choices = ",".join(f"{k}={_short(v)}" for k, v in launch.constexprs.items())
@@ -170,6 +181,7 @@ def _variant(launch: Launch, dtype: torch.dtype, backends: tuple[str, ...], shap
         num_stages=launch.num_stages,
         dtype=dtype,
         backends=backends if uses_dot else ("cuda", "hip"),
+        rooms=(room,),
         fast=shape == FAST_SHAPE and dtype in (torch.float32, torch.bfloat16),
     )
 

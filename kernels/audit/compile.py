@@ -30,6 +30,7 @@ from triton.compiler import ASTSource
 from triton.runtime.cache import get_cache_manager
 
 from fastget.kernels.audit.catalogue import Variant
+from fastget.kernels.configs import LARGE
 from fastget.kernels.launch import compile_options
 
 
@@ -45,6 +46,11 @@ class Architecture:
     shared: int  # bytes
     shared_limit: int  # bytes that one block may use
     registers: int = 65536  # 32-bit; AMD: per lane of one of the four SIMDs
+
+    @property
+    def large(self) -> bool:
+        """Whether its tiles may be large, as configs.large() finds on the card."""
+        return self.shared_limit >= LARGE
 
     @property
     def target(self) -> GPUTarget:
@@ -294,7 +300,8 @@ def _named(variant: Variant) -> tuple[str, str, Variant]:
 
 def pairs(variants: Sequence[Variant], archs: Sequence[str]) -> list[tuple[Variant, str]]:
     """Each variant with each architecture whose launcher can choose it."""
-    return [(v, arch) for v in variants for arch in archs if architecture(arch).backend in v.backends]
+    return [(v, arch) for v in variants for arch in archs
+            if architecture(arch).backend in v.backends and architecture(arch).large in v.rooms]  # fmt: skip
 
 
 def inspect_all(variants: Sequence[Variant], archs: Sequence[str], jobs: int | None = None) -> Iterator[Resources]:

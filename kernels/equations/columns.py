@@ -32,7 +32,7 @@ def column_sums_kernel(
 def launch_column_sums(x: Tensor) -> Tensor:
     """x.sum(0) in float32."""
     B, C = x.shape
-    out, config = torch.empty(C, dtype=torch.float32, device=x.device), configs.columns(C)
+    out, config = torch.empty(C, dtype=torch.float32, device=x.device), configs.columns(B, C)
     launch(
         column_sums_kernel, (triton.cdiv(C, config.BLOCK_C),), x, out, B, C, *x.stride(),
         reads=(x,), writes=(out,), **vars(config),

@@ -141,7 +141,7 @@ def _structure(Q: Tensor, P: Tensor) -> Tensor:
     )  # fmt: skip
     launch(
         structure_total_kernel, (1,), *parts, out, blocks, B, C,
-        reads=parts, writes=(out,), **vars(configs.totals(C)),
+        reads=parts, writes=(out,), **vars(configs.totals(B, C)),
     )  # fmt: skip
     return out
 

@@ -40,7 +40,7 @@ def _launch(features: Tensor, mu: Tensor, others: Tensor | None, scale: float) -
     parts = launch_logits(features, None, 1.0, mu=mu).parts
     theirs = None if others is None else launch_logits(features, None, 1.0, mu=others).parts
     B, C = features.shape[0], mu.shape[0]
-    out, config = empty(features, C), configs.columns(C)
+    out, config = empty(features, C), configs.columns(B, C)
     launch(
         nearest_kernel, (triton.cdiv(C, config.BLOCK_C),), parts, theirs, out, B, C, parts.shape[2], scale,
         reads=(parts, theirs), writes=(out,), **vars(config),

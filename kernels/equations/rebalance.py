@@ -143,7 +143,7 @@ def _rebalance_gradient(
         rebalance_slope_kernel, (triton.cdiv(B, config.BLOCK_B),), Q, dQ, mass, totals, dP, B, C, *dQ.stride(),
         reads=(Q, dQ, mass, totals), writes=(dP,), **vars(config),
     )  # fmt: skip
-    config = configs.columns(C)
+    config = configs.columns(B, C)
     launch(
         rebalance_colsum_kernel, (triton.cdiv(C, config.BLOCK_C),), P, dP, mass, d_colsum, B, C, *P.stride(),
         reads=(P, dP, mass), writes=(d_colsum, dP if own else None),

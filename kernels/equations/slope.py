@@ -10,10 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from fastget.kernels import configs
-from fastget.kernels.backward import add_tile, cosine_of, store_gradient
 from fastget.kernels.equations.columns import launch_column_sums
 from fastget.kernels.launch import launch
 from fastget.kernels.logits import launch_logits
+from fastget.kernels.tile import at_least_eps, cosine_of, product, store_gradient, vector_tile
 
 
 @triton.jit
@@ -24,6 +24,15 @@ def given_tile(S, dS, log_prior, rows, live, classes, held, tau, C):
     logits = tl.load(S + at, mask=inside, other=float("-inf"))
     log_pi = tl.load(log_prior + classes, mask=held, other=0.0)[None, :]
     return tl.load(dS + at, mask=inside, other=0.0) / tau, cosine_of(logits, log_pi, tau)
+
+
+@triton.jit
+def add_tile(total, total_cos, d, cos, vectors, index, there, depth, deep, PRECISION: tl.constexpr):
+    """total + sum_k d[:, k] v_k / |v_k| and total_cos + sum_k d[:, k] cos[:, k], over the vectors at `index`."""
+    _, norms, _, _ = vectors
+    norm = at_least_eps(tl.load(norms + index, mask=there, other=1.0))
+    tile = vector_tile(vectors, index, there, depth, deep).to(tl.float32)
+    return product(d / norm[None, :], tile, total, PRECISION), total_cos + tl.sum(d * cos, 1)
 
 
 @triton.jit
@@ -121,7 +130,7 @@ def logit_gradients(
         torch.empty(x.shape, dtype=x.dtype, device=x.device) if need else None
         for x, need in zip((features, prototypes), needs, strict=False)
     )
-    config = configs.backward(B, configs.precision(features, prototypes))
+    config = configs.slope(B, configs.slope_precision(features, prototypes))
     blocks = triton.cdiv(B, config.BLOCK_B) * needs[0] + triton.cdiv(C, config.BLOCK_C) * needs[1]
     if blocks:
         inputs, outputs = (features, prototypes, S, dS, log_prior, norm, norm_p), (d_features, d_prototypes)

@@ -58,6 +58,7 @@ def test_the_precision_is_what_torch_was_asked_for(asked: str, given: str) -> No
     try:
         assert configs.precision(x.features, x.mu) == given
         assert configs.precision(x.features.half(), x.mu) == "tf32"
+        assert configs.precision(x.features.bfloat16(), x.mu) == "bf16"
     finally:
         torch.set_float32_matmul_precision(before)
 

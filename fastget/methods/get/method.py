@@ -19,6 +19,7 @@ class GetMethod(Method):
 
     Config = settings.Get
     config: settings.Get
+    capturable = True
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "warm-up"})
     advice = "a longer train.warmup_steps, or a higher get.tau"
 

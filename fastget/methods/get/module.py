@@ -29,7 +29,9 @@ from torch import Tensor, nn
 from fastget import reference
 from fastget.common.choices import Backend, OnCPU
 from fastget.common.ranks import world_size
+from fastget.common.shown import is_shown
 from fastget.methods.backend import choose_backend
+from fastget.methods.get import fused
 from fastget.methods.get.start import Start, split_totals
 from fastget.methods.settings import Get
 
@@ -105,6 +107,8 @@ class GeT(nn.Module):
         self.register_buffer("mu", torch.zeros(num_classes, feature_dim))
         self.register_buffer("health", torch.tensor([0, -1]))  # updates so far; the first refused one
         self.mu_f = nn.Parameter(torch.zeros(num_classes, feature_dim))
+        self._steps: Any = None  # fastget.kernels.step.Steps, where the kernels run
+        self._place: tuple[str, str, torch.device] | None = None  # the backend and the device that they run on
         self._start: Start | None = None  # open between initialise() and the first step
         self._ready = False
 
@@ -187,17 +191,19 @@ class GeT(nn.Module):
         labels: Tensor | None = None,  # (B,) int64: the classifier's argmax, which (4*) needs
     ) -> Output:
         """E, C and the loss. Gradients flow to `features`, `classifier_weight` and `mu_f`."""
-        look = self._look(features)
-        self._check_features(features, finite=look)
-        self._check_weight(classifier_weight)
-        if labels is not None:
-            self._check_labels("labels", labels, len(features), in_range=look)
-        elif self.prototype_labels == "head":
-            raise ValueError(
-                "prototype_labels='head' needs the classifier's labels: pass labels=logits.argmax(1) to the forward "
-                "call, or build GeT with prototype_labels='y_M'"
-            )
         self._check_started()
+        if steps := self._steps_on(features, classifier_weight, labels):
+            held = steps.expectation(
+                features, self.mu, classifier_weight, self.mu_f, self.pi,
+                labels if self.prototype_labels == "head" else None,
+                self.tau, self.prior_estimate, self.prior_shrinkage, self.prior_cap, self.prior_gate,
+                self.prototype_labels == "y_M", self._label_weight(self.kl_g), self._label_weight(self.kl_f),
+                check=lambda: self._check_step(features, classifier_weight, labels),
+                always=self._look(features),
+            )  # fmt: skip
+            self._all_reduce(held.lease.workspace.statistics)
+            return _output(steps.objective(held), held)
+        self._check_step(features, classifier_weight, labels)
         ops = self._ops(features)
         with _wide(features):
             e = ops.expectation(
@@ -209,7 +215,7 @@ class GeT(nn.Module):
             )  # fmt: skip
             self._all_reduce(e.statistics)
             loss = ops.objective(e, self._label_weight(self.kl_g), self._label_weight(self.kl_f))
-        return Output(loss.loss, loss.loss_g, loss.loss_f, e.y_M, loss.structure_g, loss.structure_f, e)
+        return _output(loss, e)
 
     @property
     def prior(self) -> Tensor:
@@ -228,7 +234,6 @@ class GeT(nn.Module):
         with _wide(features):
             return reference.first_argmax(ops.posterior(features, self.mu, self.prior.log(), self.tau))
 
-    @torch.no_grad()
     def update(
         self,
         features: Tensor,  # (B, D), the same as in the forward call, detached
@@ -237,11 +242,14 @@ class GeT(nn.Module):
     ) -> None:
         """The memory: the prior by Eq. (3), the prototypes by Eq. (4). Call it after the optimizer's step."""
         e = out.expectation
-        self._check_features(features, finite=False)
-        if len(features) != len(e.features):
+        if features.shape != e.features.shape:
+            self._check_features(features, finite=False)
             raise ValueError(f"update() got {len(features)} features, the forward call had {len(e.features)}")
+        if self._steps is not None and self._steps.made(e):
+            self._steps.update(self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, self._floor, skip)
+            return
         ops = self._ops(features)
-        with _wide(features):
+        with torch.no_grad(), _wide(features):
             ops.update_memory_(
                 self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, floor=self._floor, skip=skip
             )
@@ -261,6 +269,17 @@ class GeT(nn.Module):
     def _ops(self, x: Tensor) -> ModuleType:
         """Who computes what `x` is part of."""
         return choose_backend(self.backend, x.device, self.on_cpu)
+
+    def _steps_on(self, features: Tensor, *others: Tensor | None) -> Any:
+        """The kernels' steps with a workspace; None where this one calls the functions of its backend."""
+        place = (self.backend, self.on_cpu, features.device)
+        if place != self._place:
+            ops, self._place, self._steps = self._ops(features), place, None
+            if ops is not reference and ops is not fused:
+                from fastget.kernels.step import Steps
+
+                self._steps = Steps(direct=is_shown("bound launches", features.device))
+        return self._steps if self._steps is not None and self._steps.serves(features, *others) else None
 
     @property
     def _floor(self) -> float:
@@ -284,6 +303,8 @@ class GeT(nn.Module):
         return total
 
     def _check_started(self) -> None:
+        if self._ready and self._start is None:
+            return
         self._start = None  # the first step closes the start
         if not self._ready:
             if not bool(self.mu.any()):
@@ -294,6 +315,18 @@ class GeT(nn.Module):
                     stacklevel=3,
                 )
             self._ready = True
+
+    def _check_step(self, features: Tensor, weight: Tensor, labels: Tensor | None) -> None:
+        look = self._look(features)
+        self._check_features(features, finite=look)
+        self._check_weight(weight)
+        if labels is not None:
+            self._check_labels("labels", labels, len(features), in_range=look)
+        elif self.prototype_labels == "head":
+            raise ValueError(
+                "prototype_labels='head' needs the classifier's labels: pass labels=logits.argmax(1) to the forward "
+                "call, or build GeT with prototype_labels='y_M'"
+            )
 
     def _check_features(self, features: Tensor, finite: bool) -> None:
         if features.ndim != 2 or features.shape[1] != self.feature_dim:
@@ -370,6 +403,10 @@ class GeT(nn.Module):
     def extra_repr(self) -> str:
         values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(Get))
         return f"{self.num_classes}, {self.feature_dim}, {values}"
+
+
+def _output(loss: reference.Objective, e: reference.Expectation) -> Output:
+    return Output(loss.loss, loss.loss_g, loss.loss_f, e.y_M, loss.structure_g, loss.structure_f, e)
 
 
 def _wide(features: Tensor) -> AbstractContextManager[Any]:

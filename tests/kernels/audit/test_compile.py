@@ -84,6 +84,7 @@ def _sample(name: str, kernel: Any, signature: dict[str, str], num_warps: int = 
         num_stages=8,
         dtype=torch.bfloat16 if half else torch.float32,
         backends=("cuda", "hip"),
+        rooms=(False, True),
         fast=True,
     )
 
