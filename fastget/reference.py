@@ -235,7 +235,7 @@ class Expectation(NamedTuple):
     bad_rows: Tensor  # () how many of them hold a non-finite feature
     counts: Tensor | None  # (C,) of the classes in `labels`; None where none were given
     sums: Tensor | None  # (C, D) of their features
-    exponent: Tensor | None  # () of the column sums, (6'); None: Eq. (6)'s 1/2
+    exponent: Tensor  # () of the column sums in Q: Eq. (6)'s 1/2, or by (6')
 
 
 class Objective(NamedTuple):
@@ -306,7 +306,7 @@ def expectation(
         bad_rows=statistics[3 * C + 1],
         counts=None if by is None else tail[:C],
         sums=None if by is None else tail[C:].view(C, -1),
-        exponent=rebalance_exponent(pi) if rebalance_gate else None,
+        exponent=rebalance_exponent(pi) if rebalance_gate else P_g.new_full((), 0.5),
     )
 
 
@@ -317,15 +317,12 @@ def objective(
 ) -> Objective:
     """C and the loss: Q by Eq. (6) or (6') from the given column sums, labels by Eq. (10), soft cross-entropy
     (7)-(9)."""
-    exponent = 0.5 if e.exponent is None else e.exponent
-    loss_g, structure_g = _head_loss(e.S_g, e.colsum_g, exponent, e.y_M, gamma_g)
-    loss_f, structure_f = _head_loss(e.S_f, e.colsum_f, exponent, e.y_M, gamma_f)
+    loss_g, structure_g = _head_loss(e.S_g, e.colsum_g, e.exponent, e.y_M, gamma_g)
+    loss_f, structure_f = _head_loss(e.S_f, e.colsum_f, e.exponent, e.y_M, gamma_f)
     return Objective(loss_g + loss_f, loss_g, loss_f, structure_g, structure_f)
 
 
-def _head_loss(
-    S: Tensor, colsum: Tensor, exponent: float | Tensor, y_M: Tensor, gamma: float
-) -> tuple[Tensor, Tensor]:
+def _head_loss(S: Tensor, colsum: Tensor, exponent: Tensor, y_M: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
     """Loss and structure of one head. Q is taken from the logits, so that a P that underflows does no harm."""
     log_P = torch.log_softmax(S, 1)
     with torch.no_grad():

@@ -22,7 +22,7 @@ if __name__ != "fastget.kernels":
     )
 
 from fastget.kernels.equations.cross_entropy import soft_cross_entropy
-from fastget.kernels.equations.labels import cap_prior, mixed_labels, shrink_prior, structure_loss
+from fastget.kernels.equations.labels import cap_prior, mixed_labels, rebalance_exponent, shrink_prior, structure_loss
 from fastget.kernels.equations.nearest import agreeing_votes, nearest_histogram
 from fastget.kernels.equations.posterior import posterior
 from fastget.kernels.equations.prototypes import class_sums, update_prior, update_prototypes
@@ -43,6 +43,7 @@ __all__ = [
     "objective",
     "posterior",
     "rebalance",
+    "rebalance_exponent",
     "shrink_prior",
     "soft_cross_entropy",
     "structure_loss",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastget.kernels.checks import check_labels, check_like, check_pair, check_tau
 from fastget.kernels.logits import Scales, launch_logits
-from fastget.kernels.prior import AS_IT_IS, SHRUNK, cap_form
+from fastget.kernels.prior import AS_IT_IS, FADING, SHRUNK, cap_form
 from fastget.kernels.statistics import launch_statistics, statistics_size, statistics_views
 from fastget.kernels.wrap import Operator
 
@@ -35,6 +35,7 @@ class Expectation(NamedTuple):
     bad_rows: Tensor  # () how many of them hold a non-finite feature
     counts: Tensor | None  # (C,) of the classes in `labels`; None where none were given
     sums: Tensor | None  # (C, D) of their features
+    exponent: Tensor  # () of the column sums in Q: Eq. (6)'s 1/2, or by (6')
     scales: Scales  # log prior and norms, for the backward pass; the reference has none
 
 
@@ -49,7 +50,7 @@ def run_expectation(
     form: int,
     use_y_M: bool,
     labels: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     logits = launch_logits(features, pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate, form=form)
     y_M, statistics = launch_statistics(features, logits, estimate, use_y_M, labels)
     log_prior, norm, norm_g, norm_f = logits.scales
@@ -57,7 +58,8 @@ def run_expectation(
     assert logits.S_f is not None
     assert norm_g is not None
     assert norm_f is not None
-    return logits.S_g, logits.S_f, y_M, statistics, log_prior, norm, norm_g, norm_f
+    assert logits.exponent is not None
+    return logits.S_g, logits.S_f, y_M, statistics, logits.exponent, log_prior, norm, norm_g, norm_f
 
 
 def _fake(
@@ -67,7 +69,8 @@ def _fake(
     (B, D), C = features.shape, mu.shape[0]
     size = statistics_size(C, D, use_y_M or labels is not None)
     S_g, S_f, *rest = (
-        features.new_empty(shape, dtype=torch.float32) for shape in ((B, C), (B, C), (size,), (C,), (B,), (C,), (C,))
+        features.new_empty(shape, dtype=torch.float32)
+        for shape in ((B, C), (B, C), (size,), (), (C,), (B,), (C,), (C,))
     )
     return (S_g, S_f, features.new_empty((B,), dtype=torch.int64), *rest)
 
@@ -89,9 +92,10 @@ def check_expectation(
         check_labels("labels", labels, features.shape[0], device)
 
 
-def form_of(prior_shrinkage: bool, prior_cap: bool, prior_gate: bool) -> int:
-    """What stands for pi: by kernels.prior."""
-    return SHRUNK.value if prior_shrinkage else cap_form(prior_gate) if prior_cap else AS_IT_IS.value
+def form_of(prior_shrinkage: bool, prior_cap: bool, prior_gate: bool, rebalance_gate: bool) -> int:
+    """What stands for pi, and whether Eq. (6') for (6): by kernels.prior."""
+    prior = SHRUNK.value if prior_shrinkage else cap_form(prior_gate) if prior_cap else AS_IT_IS.value
+    return int(prior | (FADING.value if rebalance_gate else 0))
 
 
 _expectation = Operator("expectation", run_expectation, _fake)
@@ -109,6 +113,7 @@ def expectation(
     prior_shrinkage: bool = False,  # (2*)
     prior_cap: bool = False,  # (2')
     prior_gate: bool = False,  # (2"), with prior_cap
+    rebalance_gate: bool = False,  # (6')
     use_y_M: bool = False,  # class sums by y_M
     labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums
 ) -> Expectation:
@@ -118,10 +123,10 @@ def expectation(
     The logits are constants here: the gradient is that of `objective`.
     """
     check_expectation(features, mu, mu_g, mu_f, pi, tau, prior_estimate, labels)
-    form = form_of(prior_shrinkage, prior_cap, prior_gate)
-    S_g, S_f, y_M, statistics, *scales = _expectation(
+    form = form_of(prior_shrinkage, prior_cap, prior_gate, rebalance_gate)
+    S_g, S_f, y_M, statistics, exponent, *scales = _expectation(
         features.detach(), mu.detach(), mu_g.detach(), mu_f.detach(), pi.detach().contiguous(), tau,
         prior_estimate, form, use_y_M, labels,
     )  # fmt: skip
     views = statistics_views(statistics, mu.shape[0])
-    return Expectation(features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views, Scales(*scales))
+    return Expectation(features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views, exponent, Scales(*scales))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.prior import AS_IT_IS, log_prior_tile
+from fastget.kernels.prior import AS_IT_IS, FADING, PRIOR_FORMS, faded, log_prior_tile
 from fastget.kernels.tile import (
     PART_ESTIMATE,
     PART_F,
@@ -62,6 +62,7 @@ def logits_kernel(
     S_g, S_f,  # (B, C) out
     log_prior,  # (C,) out
     norm, norm_g, norm_f,  # (B,), (C,), (C,) out: of features, mu_g, mu_f
+    exponent,  # () out: of the column sums, Eq. (6) or (6'); None: nobody asks
     parts,  # (PARTS, 2, T, B) out
     B, C, D, T, stride_b, stride_d, mu_c, mu_d, g_c, g_d, f_c, f_d, inv_tau, form,
     ESTIMATE: tl.constexpr, IS_LOG: tl.constexpr, PRECISION: tl.constexpr,
@@ -102,12 +103,18 @@ def logits_kernel(
         if mu_f is not None:
             dots_f, square_f = add_products(dots_f, square_f, f, mu_f, classes, held, k, deep, f_c, f_d, PRECISION)
 
-    log_pi = log_prior_tile(prior, classes, held, C, form, IS_LOG, BLOCK_C)
+    log_pi = log_prior_tile(prior, classes, held, C, form & PRIOR_FORMS, IS_LOG, BLOCK_C)
     length = tl.sqrt(square) + poison
     if t == 0:
         tl.store(norm + rows, length, mask=live)
     if block == 0:
         tl.store(log_prior + classes, log_pi, mask=held)
+    if exponent is not None:  # noqa: SIM102 (known when it is compiled, and the other when it runs)
+        if tl.program_id(0) == 0:
+            power = tl.full((), 0.5, tl.float32)
+            if (form & FADING) != 0:
+                power = faded(prior, C, BLOCK_C)
+            tl.store(exponent, power)
     length = at_least_eps(length)[:, None]
     at = rows[:, None].to(tl.int64) * C + classes[None, :]
     inside = live[:, None] & held[None, :]
@@ -151,6 +158,7 @@ class Logits(NamedTuple):
     S_f: Tensor | None  # (B, C)
     scales: Scales
     parts: Tensor  # (PARTS, 2, T, B)
+    exponent: Tensor | None  # () of the column sums: Eq. (6)'s 1/2, or by (6')
 
 
 def strides(x: Tensor | None) -> tuple[int, ...]:
@@ -168,7 +176,7 @@ def launch_logits(
     mu_f: Tensor | None = None,
     estimate: str = "posterior",  # of Eq. (3): which partials it needs beside those of the heads
     is_log: bool = False,  # whether `prior` is a log prior
-    form: int = AS_IT_IS.value,  # what stands for a pi: by kernels.prior
+    form: int = AS_IT_IS.value,  # what stands for a pi, and whether Eq. (6') for (6): by kernels.prior
 ) -> Logits:
     """S_g, S_f = [log_prior + cosine(features, m) / tau for m in (mu_g, mu_f)], and what softmax and argmax need."""
     heads = [m for m in (mu, mu_g, mu_f) if m is not None]
@@ -179,14 +187,15 @@ def launch_logits(
     S_g, norm_g = (None, None) if mu_g is None else (empty(features, B, C), empty(features, C))
     S_f, norm_f = (None, None) if mu_f is None else (empty(features, B, C), empty(features, C))
     log_prior, norm = empty(features, C), empty(features, B)
+    exponent = None if mu_g is None or mu_f is None else empty(features)
     parts = empty(features, PARTS - (estimate == "posterior"), 2, tiles, B)
     launch(
         logits_kernel,
         (tiles * triton.cdiv(B, config.BLOCK_B),),
-        features, mu, mu_g, mu_f, prior, S_g, S_f, log_prior, norm, norm_g, norm_f, parts,
+        features, mu, mu_g, mu_f, prior, S_g, S_f, log_prior, norm, norm_g, norm_f, exponent, parts,
         B, C, D, tiles, *strides(features), *strides(mu), *strides(mu_g), *strides(mu_f), 1.0 / tau, form,
         reads=(features, mu, mu_g, mu_f, prior),
-        writes=(S_g, S_f, log_prior, norm, norm_g, norm_f, parts),
+        writes=(S_g, S_f, log_prior, norm, norm_g, norm_f, exponent, parts),
         ESTIMATE=estimate, IS_LOG=is_log, **vars(config),
     )  # fmt: skip
-    return Logits(S_g, S_f, Scales(log_prior, norm, norm_g, norm_f), parts)
+    return Logits(S_g, S_f, Scales(log_prior, norm, norm_g, norm_f), parts, exponent)

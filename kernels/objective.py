@@ -13,7 +13,7 @@ from fastget.kernels import configs
 from fastget.kernels.backward import Head, launch_backward
 from fastget.kernels.expectation import Expectation
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.tile import at_least_eps, cosine_of, finite_max, first_best, inverse_root, rounded
+from fastget.kernels.tile import at_least_eps, cosine_of, finite_max, first_best, inverse_power, rounded
 from fastget.kernels.wrap import Differentiable, Operator
 
 
@@ -39,12 +39,12 @@ def label_slope(P, tilt, hot, gamma):
 
 
 @triton.jit
-def softmaxes(row, colsum, live, C, BLOCK_C: tl.constexpr):
-    """Of rows of logits: the maximum m, its class, sum_c exp(S - m), and the ratio of it to that over sqrt(colsum)."""
+def softmaxes(row, colsum, power, live, C, BLOCK_C: tl.constexpr):
+    """Of rows of logits: the maximum m, its class, sum_c exp(S - m), and the ratio of it to that over colsum^power."""
     m = tl.full(live.shape, float("-inf"), tl.float32)
     best = tl.zeros(live.shape, tl.int32)
     total = tl.zeros(live.shape, tl.float32)  # sum_c exp(S - m)
-    total_Q = tl.zeros(live.shape, tl.float32)  # sum_c exp(S - m) / sqrt(colsum)
+    total_Q = tl.zeros(live.shape, tl.float32)  # sum_c exp(S - m) / colsum^power
     for c0 in range(0, C, BLOCK_C):
         classes = c0 + tl.arange(0, BLOCK_C)
         held = classes < C
@@ -54,14 +54,14 @@ def softmaxes(row, colsum, live, C, BLOCK_C: tl.constexpr):
         higher = tl.maximum(m, peak)
         fade, masses = tl.exp(m - finite_max(higher)), tl.exp(logits - finite_max(higher)[:, None])
         total = total * fade + tl.sum(masses, 1)
-        total_Q = total_Q * fade + tl.sum(masses * inverse_root(colsum, classes, held)[None, :], 1)
+        total_Q = total_Q * fade + tl.sum(masses * inverse_power(colsum, classes, held, power)[None, :], 1)
         m = higher
     total = tl.where(live, total, 1.0)
     return finite_max(m), best, total, total / tl.where(live, total_Q, 1.0)
 
 
 @triton.jit
-def head_rows(head, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C: tl.constexpr):
+def head_rows(head, power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C: tl.constexpr):
     """One head, one block of rows: the loss, KL(Q || P), Q's column sums; and for the backward pass the loss's slope
     at every logit, over |mu_c| and over |f_b|, and its products with the cosines, summed along rows and columns.
 
@@ -71,7 +71,7 @@ def head_rows(head, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C: tl.
     S, colsum, norms, gamma = head
     slopes, cos_rows, loss_part, kl_part, Q_part, cos_part = out
     at = rows[:, None].to(tl.int64) * C
-    m, best, total, ratio = softmaxes(S + at, colsum, live, C, BLOCK_C)
+    m, best, total, ratio = softmaxes(S + at, colsum, power, live, C, BLOCK_C)
     log_total = tl.log(total)
 
     loss = tl.zeros(rows.shape, tl.float32)
@@ -85,7 +85,7 @@ def head_rows(head, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C: tl.
         logits = tl.load(S + at + classes[None, :], mask=inside, other=0.0)
         log_P = (logits - m[:, None]) - log_total[:, None]
         P = tl.where(inside, tl.exp(log_P), 0.0)
-        tilt = inverse_root(colsum, classes, held)[None, :] * ratio[:, None]
+        tilt = inverse_power(colsum, classes, held, power)[None, :] * ratio[:, None]
         Q = P * tilt
         hot = (y[:, None] == classes[None, :]) & inside
         label = (1.0 - gamma) * Q + gamma * hot.to(tl.float32)
@@ -109,7 +109,7 @@ def head_rows(head, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C: tl.
         inside = live[:, None] & held[None, :]
         logits = tl.load(S + at + classes[None, :], mask=inside, other=float("-inf"))
         P = tl.exp(logits - m[:, None]) / total[:, None]
-        tilt = inverse_root(colsum, classes, held)[None, :] * ratio[:, None]
+        tilt = inverse_power(colsum, classes, held, power)[None, :] * ratio[:, None]
         slope = label_slope(P, tilt, y[:, None] == classes[None, :], gamma)
         slope = tl.where(classes[None, :] == best[:, None], slope_best[:, None], slope)
         slope = tl.where(inside, slope, 0.0)
@@ -129,6 +129,7 @@ def objective_kernel(
     S_g, S_f,  # (B, C)
     colsum_g, colsum_f,  # (C,)
     y_M,  # (B,) int64
+    exponent,  # () of the column sums
     log_prior,  # (C,)
     norm, norm_g, norm_f,  # (B,), (C,), (C,): of the features, mu_g, mu_f
     slopes_g, slopes_f,  # (2, B, C) out: (P - y) / |mu_c|, (P - y) / |f_b|
@@ -138,7 +139,7 @@ def objective_kernel(
     B, C, tau, gamma_g, gamma_f,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Q = P / sqrt(colsum), rows renormalised; y = (1 - gamma) Q + gamma onehot(y_M); row loss = -sum_c y log P.
+    """Q = P / colsum^exponent, rows renormalised; y = (1 - gamma) Q + gamma onehot(y_M); row loss = -sum_c y log P.
 
     d loss / dS = P - y, Q and y being constants: written here once, where kernels/backward.py would make it again for
     every tile of the width. Each program owns a block of rows of one head.
@@ -148,15 +149,16 @@ def objective_kernel(
     rows = block * BLOCK_B + tl.arange(0, BLOCK_B)
     live = rows < B
     y = tl.load(y_M + rows, mask=live, other=-1)
+    power = tl.load(exponent)
     part = tl.program_id(1) * blocks + block
     wide = part.to(tl.int64) * C
     parts = (loss_parts + part, kl_parts + part, Q_parts + wide, cos_parts + wide)
     if tl.program_id(1) == 0:
         out = (slopes_g, cos_rows, parts[0], parts[1], parts[2], parts[3])
-        head_rows((S_g, colsum_g, norm_g, gamma_g), log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C)
+        head_rows((S_g, colsum_g, norm_g, gamma_g), power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C)
     else:
         out = (slopes_f, cos_rows + B, parts[0], parts[1], parts[2], parts[3])
-        head_rows((S_f, colsum_f, norm_f, gamma_f), log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C)
+        head_rows((S_f, colsum_f, norm_f, gamma_f), power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C)
 
 
 @triton.jit
@@ -238,6 +240,7 @@ def run_objective(
     colsum_g: Tensor,
     colsum_f: Tensor,
     y_M: Tensor,
+    exponent: Tensor,
     log_prior: Tensor,
     norm: Tensor,
     norm_g: Tensor,
@@ -253,7 +256,7 @@ def run_objective(
     slopes = [torch.empty((2, B, C), dtype=slope_type(features), device=S_g.device) for _ in range(2)]
     cos_rows, cos_columns = empty(S_g, 2, B), empty(S_g, 2, C)
     parts = (empty(S_g, 2, blocks), empty(S_g, 2, blocks), empty(S_g, 2, blocks, C), empty(S_g, 2, blocks, C))
-    inputs = (S_g, S_f, colsum_g, colsum_f, y_M, log_prior, norm, norm_g, norm_f)
+    inputs = (S_g, S_f, colsum_g, colsum_f, y_M, exponent, log_prior, norm, norm_g, norm_f)
     launch(
         objective_kernel, (blocks, 2), *inputs, *slopes, cos_rows, *parts, B, C, tau, gamma_g, gamma_f,
         reads=inputs, writes=(*slopes, cos_rows, *parts), **vars(config),
@@ -331,7 +334,7 @@ def _backward(run: Any, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None,
         arrived = [g for g in grads[:3] if g is not None]
         made = iter(run(*ctx.saved_tensors, ctx.tau, arrived, has, needs))
         found = [next(made) if path else None for path in wanted]
-    return (*found, *[None] * 12)
+    return (*found, *[None] * 13)
 
 
 _objective = Differentiable(
@@ -346,14 +349,14 @@ def objective(
 ) -> Objective:
     """reference.objective(e, gamma_g, gamma_f), in two launches; its backward in one.
 
-    C and the loss: Q by Eq. (6) from the given column sums, labels by Eq. (10), soft cross-entropy (7)-(9).
+    C and the loss: Q by Eq. (6) or (6') from the given column sums, labels by Eq. (10), soft cross-entropy (7)-(9).
     Gradients flow to e.features, e.mu_g and e.mu_f.
     """
     if not isinstance(e, Expectation):
         raise ValueError("objective() needs what fastget.kernels.expectation() makes; this Expectation is of another "
                          "backend: use the same one for both")  # fmt: skip
     loss, loss_g, loss_f, structure_g, structure_f, *_ = _objective(
-        e.features, e.mu_g, e.mu_f, e.S_g, e.S_f, e.colsum_g, e.colsum_f, e.y_M, *e.scales,
+        e.features, e.mu_g, e.mu_f, e.S_g, e.S_f, e.colsum_g, e.colsum_f, e.y_M, e.exponent, *e.scales,
         float(e.tau), float(gamma_g), float(gamma_f),
     )  # fmt: skip
     return Objective(loss, loss_g, loss_f, structure_g, structure_f)

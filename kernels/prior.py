@@ -1,4 +1,5 @@
-"""The prior that the posteriors of Eq. (2) take: pi itself, or what Eqs. (2*), (2') and (2") make of it.
+"""The prior that the posteriors of Eq. (2) take: pi itself, or what Eqs. (2*), (2') and (2") make of it; and the power
+that its spread gives to the column sums of Eq. (6), (6').
 
 Device functions, inlined: a tile of classes needs sums over all of them, which each program makes again from (C,).
 """
@@ -15,6 +16,9 @@ CAPPED = tl.constexpr(2)  # Eq. (2')
 GATED = tl.constexpr(3)  # Eq. (2")
 CAP_FLOOR = tl.constexpr(1e-3)  # of a class's fair share 1 / C
 CAP_GATE = tl.constexpr(0.85)  # of C: what exp(H(pi)) must be below
+REBALANCE_GATE = tl.constexpr(0.65)  # of C: where nothing is rebalanced any more, Eq. (6')
+PRIOR_FORMS = tl.constexpr(3)  # the bits of a form that say what stands for pi
+FADING = tl.constexpr(4)  # and the one that says whether Eq. (6') stands for Eq. (6)
 
 
 def cap_form(gate: bool) -> int:
@@ -33,6 +37,15 @@ def spread(pi, C, BLOCK_C: tl.constexpr):
         entropy -= tl.where(p > 0, p * tl.log(tl.where(p > 0, p, 1.0)), 0.0)
         square += tl.where(c < C, p * p, 0.0)
     return tl.exp(tl.sum(entropy, 0)) / C, tl.sum(square, 0)
+
+
+@triton.jit
+def faded(pi, C, BLOCK_C: tl.constexpr):
+    """Eq. (6'): the power of the column sums, 1/2 from CAP_GATE on, 0 up to REBALANCE_GATE."""
+    even, square = spread(pi, C, BLOCK_C)
+    part = (even - REBALANCE_GATE) / (CAP_GATE - REBALANCE_GATE) + 0.0 * square  # a NaN, which the entropy passes over
+    part = tl.where(part < 0.0, 0.0, tl.where(part > 1.0, 1.0, part))
+    return 0.5 * part
 
 
 @triton.jit

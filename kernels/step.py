@@ -38,6 +38,7 @@ class Numbers(NamedTuple):
     prior_shrinkage: bool
     prior_cap: bool
     prior_gate: bool
+    rebalance_gate: bool
     use_y_M: bool
     gamma_g: float
     gamma_f: float
@@ -50,6 +51,7 @@ class Workspace:
     S_f: Tensor
     statistics: Tensor
     views: Statistics
+    exponent: Tensor
     scales: Any  # Scales, of all heads
     kept: Sequence[Tensor]  # what C leaves for the gradient
 
@@ -67,10 +69,10 @@ class Workspace:
             repeat(self._expectation, (*given, y_M))
             return y_M
         features, mu, mu_g, mu_f, pi, labels = given = handles(given)
-        tau, estimate, shrinkage, cap, gate, use_y_M, _, _ = numbers
+        tau, estimate, *forms, use_y_M, _, _ = numbers
         with traced() as calls:
-            self.S_g, self.S_f, y_M, self.statistics, *scales = run_expectation(
-                features, mu, mu_g, mu_f, pi, tau, estimate, form_of(shrinkage, cap, gate), use_y_M, labels
+            self.S_g, self.S_f, y_M, self.statistics, self.exponent, *scales = run_expectation(
+                features, mu, mu_g, mu_f, pi, tau, estimate, form_of(*forms), use_y_M, labels
             )
         self.scales, self.views = Scales(*scales), statistics_views(self.statistics, self.S_g.shape[1])
         self._expectation = bind(calls, (*given, y_M), self.direct)
@@ -84,8 +86,8 @@ class Workspace:
             repeat(self._objective, (y_M, *out))
             return out
         w = self.views
-        given: Any = (*vectors, self.S_g, self.S_f, w.colsum_g, w.colsum_f, y_M, *self.scales, numbers.tau,
-                      numbers.gamma_g, numbers.gamma_f)  # fmt: skip
+        given: Any = (*vectors, self.S_g, self.S_f, w.colsum_g, w.colsum_f, y_M, self.exponent, *self.scales,
+                      numbers.tau, numbers.gamma_g, numbers.gamma_f)  # fmt: skip
         with traced() as calls:
             made = run_objective(*given)
         out, self.kept = list(made[:5]), made[5:]
@@ -167,7 +169,7 @@ class Held:
         """All fields, on the workspace itself."""
         w = self.lease.workspace
         given = (self.features, self.mu_g, self.mu_f, self.numbers.tau, w.S_g, w.S_f, self.y_M, w.statistics)
-        return Expectation(*given, *w.views, w.scales)
+        return Expectation(*given, *w.views, w.exponent, w.scales)
 
     def __getattr__(self, name: str) -> Any:
         if name not in Expectation._fields:

@@ -210,6 +210,14 @@ def test_rebalance_with_a_column_of_no_mass() -> None:
     assert torch.isfinite(grad).all()
 
 
+def test_rebalance_exponent() -> None:
+    for present, expected in ((20, 0.5), (17, 0.5), (15, 0.25), (13, 0.0), (2, 0.0)):  # of 20: exp(H) is their number
+        pi = torch.zeros(20, dtype=torch.float64)
+        pi[:present] = 1 / present
+        close(R.rebalance_exponent(pi), expected)
+    assert R.rebalance_exponent(simplex(C).float()).dtype == torch.float32
+
+
 def test_mixed_labels() -> None:
     Q, y = simplex(3, C), torch.tensor([4, 0, 2])
     expected = 0.8 * Q.numpy()
@@ -313,6 +321,20 @@ def test_objective_is_the_equations() -> None:
         close(loss, R.soft_cross_entropy(f, m, pi.log(), 0.2, R.mixed_labels(Q, e.y_M, gamma)))
         close(structure, R.structure_loss(Q, P))
     close(o.loss, o.loss_g + o.loss_f)
+
+
+def test_objective_by_the_fading_exponent() -> None:
+    f, mu, mu_g, mu_f = random(B, D), random(20, D, seed=1), random(20, D, seed=2), random(20, D, seed=3)
+    pi = torch.full((20,), 1e-9, dtype=torch.float64)
+    pi[:15] = 1 / 15
+    o = R.objective(R.expectation(f, mu, mu_g, mu_f, pi, 0.2, rebalance_gate=True), 0.3, 0.6)
+    P = R.posterior(f, mu_g, pi.log(), 0.2)
+    Q = P / P.sum(0).pow(0.25)
+    Q = Q / Q.sum(1, keepdim=True)
+    torch.testing.assert_close(o.structure_g, R.structure_loss(Q, P), rtol=1e-5, atol=1e-6)
+    y_M = R.posterior(f, mu, pi.log(), 0.2).argmax(1)
+    wanted = R.soft_cross_entropy(f, mu_g, pi.log(), 0.2, R.mixed_labels(Q, y_M, 0.3))
+    torch.testing.assert_close(o.loss_g, wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_objective_survives_a_posterior_that_underflows() -> None:

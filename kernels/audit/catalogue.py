@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.equations.cross_entropy import soft_cross_entropy
-from fastget.kernels.equations.labels import cap_prior, mixed_labels, shrink_prior, structure_loss
+from fastget.kernels.equations.labels import cap_prior, mixed_labels, rebalance_exponent, shrink_prior, structure_loss
 from fastget.kernels.equations.nearest import agreeing_votes, nearest_histogram
 from fastget.kernels.equations.posterior import posterior
 from fastget.kernels.equations.prototypes import class_sums, update_prior, update_prototypes
@@ -264,6 +264,7 @@ def _equations(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     shrink_prior(_meta(C, dtype=dtype))
     for gate in (False, True):
         cap_prior(_meta(C, dtype=dtype), gate)
+    rebalance_exponent(_meta(C, dtype=dtype))
     update_prior(_meta(C), _meta(C), 0.1)
     update_prototypes(_meta(C, D), _meta(C, D), _meta(C), 0.1)
     class_sums(_meta(B, D, dtype=dtype), y, C)

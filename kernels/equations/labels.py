@@ -1,4 +1,5 @@
-"""Eqs. (10), (5), (2*) and (2') by themselves: mixed labels with their gradient, structure, what a prior becomes."""
+"""Eqs. (10), (5), (2*), (2') and (6') by themselves: mixed labels with their gradient, structure, what a prior becomes
+and what its spread does to the rebalancing."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from fastget.kernels import configs
 from fastget.kernels.checks import check_constant, check_float, check_labels, check_like
 from fastget.kernels.launch import empty, launch
 from fastget.kernels.objective import structure
-from fastget.kernels.prior import SHRUNK, cap_form, log_prior_tile
+from fastget.kernels.prior import SHRUNK, cap_form, faded, log_prior_tile
 from fastget.kernels.wrap import Differentiable, Operator
 
 
@@ -78,6 +79,12 @@ def prior_kernel(pi, out, C, FORM: tl.constexpr, BLOCK_C: tl.constexpr):  # pi (
     tl.store(out + classes, tl.exp(log_prior_tile(pi, classes, held, C, FORM, False, BLOCK_C)), mask=held)
 
 
+@triton.jit
+def exponent_kernel(pi, out, C, BLOCK_C: tl.constexpr):  # pi (C,), out ()
+    """out = the power of the column sums by Eq. (6'). One program. No gradient."""
+    tl.store(out, faded(pi, C, BLOCK_C))
+
+
 # --- Eq. (10) ----------------------------------------------------------------------------------
 
 
@@ -128,7 +135,7 @@ def mixed_labels(
     return labels
 
 
-# --- Eqs. (5), (2*) and (2') -------------------------------------------------------------------------
+# --- Eqs. (5), (2*), (2') and (6') -------------------------------------------------------------------------
 
 
 def _structure(Q: Tensor, P: Tensor) -> Tensor:
@@ -161,9 +168,16 @@ def _cap(pi: Tensor, gate: bool) -> Tensor:
     return _launch_prior(pi, cap_form(gate))
 
 
+def _exponent(pi: Tensor) -> Tensor:
+    out, block = empty(pi), configs.prior_block(len(pi))
+    launch(exponent_kernel, (1,), pi, out, len(pi), reads=(pi,), writes=(out,), BLOCK_C=block)
+    return out
+
+
 _structure_op = Operator("structure_loss", _structure, lambda Q, P: Q.new_empty((), dtype=torch.float32))
 _shrink_op = Operator("shrink_prior", _shrink, lambda pi: pi.new_empty(pi.shape, dtype=torch.float32))
 _cap_op = Operator("cap_prior", _cap, lambda pi, gate: pi.new_empty(pi.shape, dtype=torch.float32))
+_exponent_op = Operator("rebalance_exponent", _exponent, lambda pi: pi.new_empty((), dtype=torch.float32))
 
 
 def structure_loss(
@@ -198,3 +212,13 @@ def cap_prior(
     check_constant("cap_prior", pi)
     capped: Tensor = _cap_op(pi.contiguous(), gate)
     return capped
+
+
+def rebalance_exponent(
+    pi: Tensor,  # (C,)
+) -> Tensor:
+    """0.5 * ((entropy(pi).exp() / len(pi) - 0.65) / 0.2).clamp(0, 1): Eq. (6'). A scalar. No gradient."""
+    check_float("pi", pi, 1)
+    check_constant("rebalance_exponent", pi)
+    exponent: Tensor = _exponent_op(pi.contiguous())
+    return exponent

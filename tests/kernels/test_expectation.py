@@ -35,6 +35,7 @@ OPTIONS: list[dict[str, Any]] = [
         ({"prior_shrinkage": True}, {"use_y_M": True}),
         ({"prior_cap": True}, {"by_labels": True}),
         ({"prior_cap": True, "prior_gate": True}, {"by_labels": True}),
+        ({"prior_cap": True, "rebalance_gate": True}, {"by_labels": True}),
     )
 ]
 

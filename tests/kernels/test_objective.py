@@ -16,18 +16,22 @@ from tests.kernels.support import (
     SHAPES,
     Batch,
     batch,
+    check_gradients,
     check_loss,
     error,
+    gradients,
     half_rule,
     nan_filled,
     step_inputs,
 )
 
 
-def losses(x: Batch, tau: float, gammas: tuple[float, float]) -> tuple[kernels.Objective, reference.Objective]:
+def losses(
+    x: Batch, tau: float, gammas: tuple[float, float], **options: Any
+) -> tuple[kernels.Objective, reference.Objective]:
     with nan_filled():
-        out = kernels.objective(kernels.expectation(*step_inputs(x), tau), *gammas)
-    return out, reference.objective(reference.expectation(*step_inputs(x.to(torch.float64)), tau), *gammas)
+        out = kernels.objective(kernels.expectation(*step_inputs(x), tau, **options), *gammas)
+    return out, reference.objective(reference.expectation(*step_inputs(x.to(torch.float64)), tau, **options), *gammas)
 
 
 @pytest.mark.parametrize("gammas", [(0.5, 0.2), (0.0, 1.0), (1.0, 0.0)], ids=str)
@@ -38,6 +42,26 @@ def test_matches_reference(shape: tuple[int, int, int], gammas: tuple[float, flo
         assert value.shape == ()
         assert value.dtype == torch.float32
         assert error(value, wanted) <= LOSS_TOLERANCE * max(1.0, abs(float(wanted))), name
+
+
+@pytest.mark.parametrize("present", [67, 51, 20], ids=["in full", "faded", "off"])
+def test_rebalancing_fades_with_the_priors_spread(present: int) -> None:
+    """Eq. (6'), losses and gradients, with 67, 51 or 20 of 67 classes in the prior."""
+    pi = torch.full((67,), 1e-4)
+    pi[:present] = 1
+    x = replace(batch(37, 67, 33), pi=pi / pi.sum())
+    out, expected = losses(x, 0.15, (0.5, 0.2), rebalance_gate=True)
+    for name, value, wanted in zip(out._fields, out, expected, strict=True):
+        assert error(value, wanted) <= LOSS_TOLERANCE * max(1.0, abs(float(wanted))), name
+    paper, _ = losses(x, 0.15, (0.5, 0.2))
+    assert (error(out.structure_g, paper.structure_g) == 0) == (present == 67)
+    for ops, y in ((kernels, x), (reference, x.to(torch.float64))):
+        exponent = float(ops.expectation(*step_inputs(y), 0.15, rebalance_gate=True).exponent)
+        assert exponent == pytest.approx({67: 0.5, 51: 0.5 * (51 / 67 - 0.65) / 0.2, 20: 0.0}[present], abs=5e-3)
+    _, found = gradients(kernels, x, 0.15, rebalance_gate=True)
+    _, torchs = gradients(reference, x, 0.15, rebalance_gate=True)
+    _, wanted = gradients(reference, x.to(torch.float64), 0.15, rebalance_gate=True)
+    check_gradients(found, torchs, wanted, 0.15)
 
 
 @pytest.mark.parametrize("tau", [0.01, 0.05, 1.0])

@@ -54,7 +54,8 @@ def dry_step(B: int, C: int, D: int, dtype: torch.dtype, **options: Any) -> tupl
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_six_launches_and_no_other_work(dtype: torch.dtype) -> None:
     forms: list[dict[str, bool]] = [{}, {"prior_shrinkage": True}, {"prior_cap": True}]
-    forms.append({"prior_cap": True, "prior_gate": True})
+    forms += [{"prior_cap": True, "prior_gate": True}, {"rebalance_gate": True}]
+    forms.append({"prior_cap": True, "prior_gate": True, "rebalance_gate": True})
     for estimate, form in itertools.product(("likelihood", "posterior", "nearest"), forms):
         launches, others = dry_step(36, 65, 256, dtype, prior_estimate=estimate, **form)
         assert [launch.name for launch in launches] == LAUNCHES

@@ -36,6 +36,7 @@ FORMS: list[dict[str, bool]] = [
     {"prior_shrinkage": True},
     {"prior_cap": True},
     {"prior_cap": True, "prior_gate": True},
+    {"prior_cap": True, "prior_gate": True, "rebalance_gate": True},
 ]
 OPTIONS = [{"prior_estimate": estimate, **form} for estimate, form in itertools.product(ESTIMATES, FORMS)]
 

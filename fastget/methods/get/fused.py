@@ -176,7 +176,8 @@ def objective(
     gamma_g: float,  # weight of onehot(y_M) in the labels of g: gamma_Q, or 1 without L_KL, 0 without the mix
     gamma_f: float,  # the same for f
 ) -> Objective:
-    """C and the loss: Q by Eq. (6) or (6') from the given column sums, labels by Eq. (10), soft cross-entropy (7)-(9)."""
+    """C and the loss: Q by Eq. (6) or (6') from the given column sums, labels by Eq. (10), soft cross-entropy
+    (7)-(9)."""
     if isinstance(e, reference.Expectation):
         return reference.objective(e, gamma_g, gamma_f)
     if not isinstance(e, Expectation):

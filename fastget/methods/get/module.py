@@ -197,7 +197,8 @@ class GeT(nn.Module):
                 features, self.mu, classifier_weight, self.mu_f, self.pi,
                 labels if self.prototype_labels == "head" else None,
                 self.tau, self.prior_estimate, self.prior_shrinkage, self.prior_cap, self.prior_gate,
-                self.prototype_labels == "y_M", self._label_weight(self.kl_g), self._label_weight(self.kl_f),
+                self.rebalance_gate, self.prototype_labels == "y_M",
+                self._label_weight(self.kl_g), self._label_weight(self.kl_f),
                 check=lambda: self._check_step(features, classifier_weight, labels),
                 always=self._look(features),
             )  # fmt: skip

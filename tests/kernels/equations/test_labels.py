@@ -56,6 +56,21 @@ def test_cap_prior_matches_reference(C: int, gate: bool) -> None:
     assert kernels.cap_prior(torch.tensor([0.5, float("nan")]), gate).isnan().all()
 
 
+@pytest.mark.parametrize("C", [2, 65, 1500])
+def test_rebalance_exponent_matches_reference(C: int) -> None:
+    one = torch.zeros(C)
+    one[C // 2] = 1
+    for present in (C, int(0.8 * C), int(0.7 * C), 1):
+        pi = torch.full((C,), 1e-5)
+        pi[:present] = 1
+        pi = pi / pi.sum()
+        with nan_filled():
+            found = kernels.rebalance_exponent(pi)
+        assert error(found, reference.rebalance_exponent(pi.double())) < 2e-6
+    assert float(kernels.rebalance_exponent(one)) == 0
+    assert kernels.rebalance_exponent(torch.tensor([0.5, float("nan")])).isnan()
+
+
 def test_strided_inputs() -> None:
     P, Q = posteriors(6, 8), posteriors(7, 8)[:6]
     y = torch.randint(0, 8, (6, 2))
