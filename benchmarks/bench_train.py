@@ -67,12 +67,13 @@ def write_images(root: Path, count: int) -> None:
             (folder / path).rename(place / path)
 
 
-def settings(root: Path, network: str, batch: int, **train: str) -> Config:
+def settings(root: Path, network: str, batch: int, on_cpu: str = "fused", **train: str) -> Config:
     return make_config(
         {
             "data.name": "folder", "data.root": str(root), "data.source": "source", "data.target": "target",
             "data.workers": 1, "data.cache": "off", "network.name": network, "network.weights": "none",
             "train.batch_size": batch, "train.max_steps": 10_000, "train.warmup_steps": 0, "train.device": "cpu",
+            "get.on_cpu": on_cpu,
             **{f"train.{name}": value for name, value in train.items()},
         }
     )  # fmt: skip
@@ -139,8 +140,8 @@ def by_pil(stream: Stream, step: int) -> tuple[Tensor, Tensor]:
 # --- both ----------------------------------------------------------------------------------------
 
 
-def engine_of(root: Path, network: str, batch: int, **train: str) -> Engine:
-    config = settings(root, network, batch, **train)
+def engine_of(root: Path, network: str, batch: int, **given: str) -> Engine:
+    config = settings(root, network, batch, **given)
     return Engine(config, 0, load_domains(config.data), torch.device("cpu"))
 
 
@@ -162,9 +163,9 @@ def theirs(root: Path, network: str, batch: int, steps: int) -> Block:
     return run
 
 
-def ours(root: Path, network: str, batch: int, steps: int, **train: str) -> Block:
+def ours(root: Path, network: str, batch: int, steps: int, **given: str) -> Block:
     """fastget's steps. The first one ever holds the method's start, a pass over the target."""
-    engine = engine_of(root, network, batch, **train)
+    engine = engine_of(root, network, batch, **given)
 
     def run() -> Counts:
         engine.meter.read()

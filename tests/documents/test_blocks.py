@@ -41,19 +41,25 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("shelf")
 
 
-@pytest.fixture
-def place(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Where a page's commands run. Studies run their jobs in this process; a method that a page
-    registers is forgotten, and so are its settings of torch."""
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A method that a page registers."""
     monkeypatch.setattr(methods, "_ENTRIES", dict(methods._ENTRIES))
-    in_this_process(monkeypatch)
-    loaded, threads, generator = set(sys.modules), torch.get_num_threads(), torch.get_rng_state()
-    yield Place(tmp_path, shelf)
-    torch.set_num_threads(threads)
-    torch.set_rng_state(generator)
+    loaded = set(sys.modules)
+    yield
     for name in set(sys.modules) - loaded:
         if name.startswith("fastget_methods_of"):
             del sys.modules[name]
+
+
+@pytest.fixture
+def place(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Where a page's commands run. Studies run their jobs in this process; a page's settings of torch are undone."""
+    in_this_process(monkeypatch)
+    threads, generator = torch.get_num_threads(), torch.get_rng_state()
+    yield Place(tmp_path, shelf)
+    torch.set_num_threads(threads)
+    torch.set_rng_state(generator)
 
 
 def run_page(page: str, place: Place, slow: bool) -> tuple[dict[str, Any], int]:
