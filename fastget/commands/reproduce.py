@@ -73,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recipe", choices=RECIPES, default=RECIPES[0],
         help="default; paper: the values that the paper prints, for the methods that have such; paper-text: these, and "
-        "for every method the learning rates of its text (bottleneck 0.001, classifier 0.01), which ATDOC's code and "
-        "the others do not have",
+        "for every method the learning rates of its text (bottleneck 0.001, classifier 0.01), which the code that it "
+        "built on does not have",
     )  # fmt: skip
     field, text = SHORTHANDS["--bad-images"]
     parser.add_argument("--bad-images", dest=field, metavar="BAD_IMAGES", help=text)
