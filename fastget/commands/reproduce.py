@@ -24,7 +24,7 @@ examples:
   fastget reproduce office-home-pda --root DATA --slurm partition=gpu minutes=600 cpus=8 --gpus 16
   fastget reproduce office-31-uda --root DATA --methods get --bases plain --tasks 'A->D,A->W' --seeds 0
 
-It says first what it will run and how long that may take, by a short measured run where there is much to do.
+It says first what it will run and how long that may take, by a short measured run.
 --root is the data set's folder, or one that holds it under its name (DATA/office31, DATA/visda2017).
 
 what it writes, in --out:
