@@ -11,7 +11,6 @@ LINUX = 'platform_system == "Linux" and (platform_machine == "x86_64" or platfor
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
 TIMM = ["timm>=1.0.12"]  # whose models tell `head_hidden_size`
 SLURM = ["submitit>=1.5"]
-REPORT = ["umap-learn>=0.5.6"]  # the report's picture of features as in the paper; without it t-SNE
 DOCS = ["mkdocs-material>=9.6"]  # `make docs`
 TEST = [
     *SLURM,
@@ -60,7 +59,6 @@ setup(
     extras_require={
         "docs": DOCS,
         "onnx": ONNX,
-        "report": REPORT,
         "slurm": SLURM,
         "timm": TIMM,
         "test": TEST,

@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--projection",
         choices=["umap", "tsne", "pca"],
-        help="of the features; default: umap where umap-learn is installed, else tsne",
+        default="umap",
+        help="of the features (umap)",
     )
     parser.add_argument("--root", type=Path, help="folder that the images lie in; default: where the run found them")
     parser.add_argument(
@@ -46,11 +47,10 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"expected a file whose name ends in .html, got {args.out.name}: change --out")
     if args.figures is not None and args.figures.exists() and not args.figures.is_dir():
         raise ValueError(f"--figures {args.figures} is a file: name a folder")
-    from fastget.studies.report.embedding import choose_projection
     from fastget.studies.report.page import DETAILED, make_report, write_page
     from fastget.studies.report.read import find_runs, group
+    from fastget.studies.results import counted
 
-    choose_projection(args.projection)  # before anything is read
     console = Console(stderr=True)
     groups = group(find_runs(args.runs))
     with console.status("drawing") as status:
@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
             from fastget.studies.report.plots import draw_all
 
             drawn = draw_all(report, args.figures)
-    console.print(f"{out}: {sum(len(g.runs) for g in groups)} runs", highlight=False, markup=False, soft_wrap=True)
+    count = counted(sum(len(g.runs) for g in groups), "run")
+    console.print(f"{out}: {count}", highlight=False, markup=False, soft_wrap=True)
     if drawn:
         console.print(f"{args.figures}: {drawn} figures", highlight=False, markup=False, soft_wrap=True)
     return 0

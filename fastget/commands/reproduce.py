@@ -24,7 +24,7 @@ examples:
   fastget reproduce office-home-pda --root DATA --slurm partition=gpu minutes=600 cpus=8 --gpus 16
   fastget reproduce office-31-uda --root DATA --methods get --bases plain --tasks 'A->D,A->W' --seeds 0
 
-It says first what it will run and how long that may take, by a short measured run where there is much to do.
+It says first what it will run and how long that may take, by a short measured run.
 --root is the data set's folder, or one that holds it under its name (DATA/office31, DATA/visda2017).
 
 what it writes, in --out:
@@ -73,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recipe", choices=RECIPES, default=RECIPES[0],
         help="default; paper: the values that the paper prints, for the methods that have such; paper-text: these, and "
-        "for every method the learning rates of its text (bottleneck 0.001, classifier 0.01), which ATDOC's code and "
-        "the others do not have",
+        "for every method the learning rates of its text (bottleneck 0.001, classifier 0.01), which the code that it "
+        "built on does not have",
     )  # fmt: skip
     field, text = SHORTHANDS["--bad-images"]
     parser.add_argument("--bad-images", dest=field, metavar="BAD_IMAGES", help=text)

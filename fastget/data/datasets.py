@@ -25,6 +25,7 @@ class DataSet:
     publisher: str
     archives: tuple[str, ...]  # as they are named there
     metric: Literal["accuracy", "mean_class_accuracy"] = "accuracy"
+    folders: dict[str, str] = field(default_factory=dict)  # domain -> its folder in the archive, where that is another
     also: dict[str, tuple[str, ...]] = field(default_factory=dict)  # domain -> what people's copies call it
     between: str = ""  # a folder between domain and class, where there is one
     ssda: str = ""  # the folder of the published SSDA lists, under txt/
@@ -88,10 +89,11 @@ DATA_SETS = {
             domains={"Art": 2_427, "Clipart": 4_365, "Product": 4_439, "RealWorld": 4_357},
             num_classes=65,
             classes=tuple(OFFICE_HOME.split()),
-            tree=("Art/Alarm_Clock/00001.jpg", "Clipart/...", "Product/...", "RealWorld/..."),
+            tree=("Art/Alarm_Clock/00001.jpg", "Clipart/...", "Product/...", "RealWorld/... (or Real World/...)"),
             publisher="the page `Deep Hashing Network for Unsupervised Domain Adaptation` on hemanthdv.github.io",
             archives=("OfficeHomeDataset_10072016.zip",),
-            also={"RealWorld": ("Real World", "Real_World", "Real-World", "Real")},
+            folders={"RealWorld": "Real World"},
+            also={"RealWorld": ("Real_World", "Real-World", "Real")},
             ssda="office_home",
             ssda_names={"RealWorld": "Real"},
         ),

@@ -57,10 +57,11 @@ def published_shots(known: DataSet, root: Path, domain: str, shots: int) -> Publ
         files.append(validation)
     images_root = _images_root(known, root)
     classes = read_domain(known, root, domain).classes
+    place = _folder(known, images_root, domain)
     lists = []
     for file in files:
         paths, labels = read_list(folder / file, images_root, num_classes=known.num_classes)
-        renamed = [f"{domain}/{path.removeprefix(f'{name}/')}" if name != domain else path for path in paths]
+        renamed = [f"{place}/{path.removeprefix(f'{name}/')}" if name != place else path for path in paths]
         lists.append(ImageList(Path(file).stem, images_root, renamed, labels, classes))
     return Published(lists[0], lists[1], lists[2] if len(lists) == 3 else None)
 
@@ -80,9 +81,16 @@ def ssda_folders(known: DataSet, root: Path) -> Iterator[Path]:
 # --- layouts -------------------------------------------------------------------------------------
 
 
+def _folder(known: DataSet, root: Path, domain: str) -> str:
+    """A domain's folder in the root: by its name, else as the publisher's archive calls it."""
+    other = known.folders.get(domain, domain)
+    return other if not (root / domain).is_dir() and (root / other).is_dir() else domain
+
+
 def _from_folders(known: DataSet, root: Path, domain: str) -> ImageList:
     """ROOT/DOMAIN/CLASS/image, or ROOT/DOMAIN/images/CLASS/image for Office-31."""
-    folder = root / domain
+    place = _folder(known, root, domain)
+    folder = root / place
     if not folder.is_dir():
         raise ValueError(advise(known, root, domain))
     middle = known.between if known.between and (folder / known.between).is_dir() else ""
@@ -91,9 +99,9 @@ def _from_folders(known: DataSet, root: Path, domain: str) -> ImageList:
     unknown = [name for name in found if name not in classes]
     if unknown or not found:
         raise ValueError(_about_classes(known, folder / middle, unknown))
-    read = read_folder(root, posixpath.join(domain, middle) if middle else domain)
+    read = read_folder(root, posixpath.join(place, middle) if middle else place)
     paths, labels = read.labelled(classes)
-    beside = walk(root, domain, without=[middle]) if middle else Found()  # Office-31 has features beside its images
+    beside = walk(root, place, without=[middle]) if middle else Found()  # Office-31 has features beside its images
     unused = (*read.unused, *beside.unused, *(Unused(path, BESIDE) for path in beside.images))
     if not paths:
         why = "; ".join(unused_notes(domain, unused)) or "they are empty"
@@ -155,7 +163,8 @@ def advise(known: DataSet, root: Path, domain: str, missing: str = "") -> str:
 def present(known: DataSet, root: Path) -> list[str]:
     """The domains that a root holds; others may be absent. Raises ValueError with advice if it is almost right."""
     missing = "" if known.layout != "ssda lists" else f"txt/{known.ssda}/labeled_source_images_%s.txt"
-    found = [domain for domain in known.domains if (_images_root(known, root) / domain).is_dir()]
+    base = _images_root(known, root)
+    found = [domain for domain in known.domains if (base / _folder(known, base, domain)).is_dir()]
     for domain in known.domains:
         if domain not in found and (not found or _almost(known, root, domain, "")):
             raise ValueError(advise(known, root, domain, missing % domain if missing and not found else ""))

@@ -70,7 +70,7 @@ def leaderboard(what: str, records: Sequence[Record], where: str) -> list[str]:
     rows = _rows([one for column in columns.values() for one in column.values()], wanted)
     texts = [_column(column, list(rows)) for column in columns.values()]
     body = [[title, *(text[number] for text in texts)] for number, title in enumerate(rows.values())]
-    heads = [f"{name.replace('/', ', ')}, n = {_usual(column)}" for name, column in columns.items()]
+    heads = [f"{name.replace('/', '<br>')}, n = {_usual(column)}" for name, column in columns.items()]
     return [*markdown(["method", *heads], body), "", *_caption(columns)]
 
 

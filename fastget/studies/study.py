@@ -19,7 +19,7 @@ from fastget.common.lock import held
 from fastget.common.text import nearest
 from fastget.config import Config, every_section, fields_of, make_config, parse_settings
 from fastget.studies.jobs import Job, Outcome, Pool, find_slots
-from fastget.studies.results import METRICS, Metric, metric_of, title, write_csv
+from fastget.studies.results import METRICS, Metric, counted, metric_of, title, write_csv
 
 KEPT = {"train.seeds": "--seeds", "train.out": "--out", "train.resume": "nothing: a study always goes on"}
 
@@ -50,7 +50,7 @@ def run_study(
     pool = Pool(study.jobs, find_slots(count, device), study.file) if slurm is None else by_slurm(study, slurm, count)
     claim(study.out, study.kind, study.settings, study.file, study.axes)
     before = len(pool.jobs) - len(pool.left)
-    start = f"{len(pool.jobs)} jobs, {len(pool.slots)} at a time, in {study.out}"
+    start = f"{counted(len(pool.jobs), 'job')}, {len(pool.slots)} at a time, in {study.out}"
     refused = sum(one.status == "refused" for one in pool.outcomes)
     start += f"; {before - refused} done before" if before > refused else ""
     console.print(start + (f"; {refused} refused" if refused else ""), highlight=False, markup=False, soft_wrap=True)

@@ -203,7 +203,18 @@ def test_a_root_one_level_off(tmp_path: Path) -> None:
     assert f"one level too deep: use --root {too_deep.parent}" in advice("office-home", too_deep, "Clipart")
 
 
-@pytest.mark.parametrize("name", ["Real World", "real_world", "Real"])
+def test_a_domain_as_its_archive_calls_it(tmp_path: Path) -> None:
+    root = office_home(tmp_path)
+    by_name = read_domain(DATA_SETS["office-home"], root, "RealWorld")
+    (root / "RealWorld").rename(root / "Real World")
+    found = read_domain(DATA_SETS["office-home"], root, "RealWorld")
+    assert found.paths == [path.replace("RealWorld/", "Real World/") for path in by_name.paths]
+    assert found.labels.tolist() == by_name.labels.tolist()
+    assert found.name == "RealWorld"
+    assert present(DATA_SETS["office-home"], root) == list(DATA_SETS["office-home"].domains)
+
+
+@pytest.mark.parametrize("name", ["Real_World", "real_world", "Real"])
 def test_a_domain_by_another_name(tmp_path: Path, name: str) -> None:
     root = office_home(tmp_path)
     (root / "RealWorld").rename(root / name)

@@ -95,6 +95,6 @@ def fastget_words(words: list[str]) -> list[str] | None:
     """The arguments of `fastget` in a command, also under torchrun; None if it is another program's."""
     if words[0] == "fastget":
         return words[1:]
-    if "fastget" in words:  # torchrun ... -m fastget train ...
+    if words[0] == "torchrun" and "fastget" in words:  # torchrun ... -m fastget train ...
         return words[words.index("fastget") + 1 :]
     return None

@@ -17,7 +17,7 @@ def test_a_table_is_the_codes(page: str) -> None:
 
 def test_the_first_page_counts_right() -> None:
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert re.findall(r"<b>(\d+) . (\d+)</b>", text) == [(str(len(methods.names())), str(len(bases.names())))]
+    assert re.findall(r"<b>(\d+) \u00d7 (\d+)</b>", text) == [(str(len(methods.names())), str(len(bases.names())))]
     assert "Eighty mistakes" in text
     assert len(MISTAKES) >= 80
 

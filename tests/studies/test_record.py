@@ -126,7 +126,7 @@ def test_a_page_shows_what_the_results_say(tmp_path: Path) -> None:
     assert worse is not None
     page = f"# Before\n<!-- results: toy/uda -->\nold\n{END}\nafter\n"
     text = filled(page, [worse, ours, below], "page")
-    assert "| method | toy, uda, n = 2 |" in text
+    assert "| method | toy<br>uda, n = 2 |" in text
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert rows == [
         "| `source-only` | 60.0 ± 0.0 |",

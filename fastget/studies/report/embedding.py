@@ -1,12 +1,10 @@
-"""Target features in the plane, before and after adaptation: UMAP, as in the paper; without umap-learn, t-SNE.
+"""Target features in the plane, before and after adaptation: UMAP, as in the paper, or t-SNE, or PCA.
 
 Shapes: M images of the run's sample, D feature width.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import warnings
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 from fastget.studies.report.detail import OLDER
 from fastget.studies.report.figure import Figure
 from fastget.studies.report.read import Run
+from fastget.studies.report.umap import umap
 
 Projection = Literal["umap", "tsne", "pca"]
 NAMES: dict[Projection, str] = {"umap": "UMAP", "tsne": "t-SNE", "pca": "PCA"}
@@ -22,17 +21,7 @@ POINTS = 1000
 FEW = 30  # images that t-SNE and UMAP are of no use for
 
 
-def choose_projection(wanted: str | None) -> tuple[Projection, str]:
-    """The projection, and a word where it is not the paper's."""
-    there = importlib.util.find_spec("umap") is not None
-    if wanted == "umap" and not there:
-        raise ValueError("--projection umap needs umap-learn: pip install 'fastget[report]', or use --projection tsne")
-    if wanted in ("umap", "tsne", "pca"):
-        return wanted, ""  # type: ignore[return-value]  # one of them, which mypy does not see
-    return ("umap", "") if there else ("tsne", " (UMAP, as in the paper, with pip install 'fastget[report]')")
-
-
-def embedding(run: Run, wanted: str | None = None, points: int = POINTS) -> Figure:
+def embedding(run: Run, projection: Projection = "umap", points: int = POINTS) -> Figure:
     """Both panels, with each point's label and prediction."""
     title = "Target features"
     samples = {which: run.sample(which) for which in ("before", "after")}
@@ -40,7 +29,6 @@ def embedding(run: Run, wanted: str | None = None, points: int = POINTS) -> Figu
         return Figure("embedding", title, "scatter", why=f"the run {OLDER}" if run.classes else "the run has not ended")
     if not all(np.isfinite(sample["features"]).all() for sample in samples.values() if sample is not None):
         return Figure("embedding", title, "scatter", why="some features are not finite")
-    projection, hint = choose_projection(wanted)
     panels = []
     for which, sample in samples.items():
         if sample is None:
@@ -64,7 +52,7 @@ def embedding(run: Run, wanted: str | None = None, points: int = POINTS) -> Figu
             }
         )
     labelled = all(point[2] >= 0 for panel in panels for point in panel["points"])
-    words = f"{NAMES[used]} of the bottleneck's features{hint}, {len(panels[-1]['points']):,} target images"
+    words = f"{NAMES[used]} of the bottleneck's features, {len(panels[-1]['points']):,} target images"
     words += ", coloured by label." if labelled else ", coloured by prediction: there are no labels."
     if samples["before"] is None:
         words += " No features before adaptation: there was no warm-up, or the method never starts."
@@ -85,9 +73,7 @@ def project(features: NDArray[np.float32], projection: Projection) -> NDArray[np
 
 def _fitted(unit: NDArray[np.float32], projection: Projection) -> Any:
     if projection == "umap":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numba's and umap's own, of the fixed seed among them
-            return importlib.import_module("umap").UMAP(random_state=0, n_jobs=1, min_dist=0.3).fit_transform(unit)
+        return umap(unit)
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 

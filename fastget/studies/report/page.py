@@ -18,7 +18,7 @@ from fastget.common.text import and_more
 from fastget.runs.sinks.display import percent, with_std
 from fastget.runs.summary import FIGURES, SeedSummary, over_seeds
 from fastget.studies.report import curves, detail
-from fastget.studies.report.embedding import embedding
+from fastget.studies.report.embedding import Projection, embedding
 from fastget.studies.report.figure import Figure
 from fastget.studies.report.read import Group, Run, protocol_of
 from fastget.studies.report.thumbnails import images
@@ -38,7 +38,7 @@ class Report(NamedTuple):
 def make_report(
     groups: list[Group],
     *,
-    projection: str | None = None,  # of the features: None: UMAP, where umap-learn is there
+    projection: Projection = "umap",  # of the features
     root: Path | None = None,  # where the images are now
     detailed: int = DETAILED,
     working_on: Callable[[str], object] = lambda text: None,  # told what takes a while

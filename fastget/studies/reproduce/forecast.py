@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +28,7 @@ from fastget.studies.plan.counts import in_setting
 from fastget.studies.results import counted
 
 ASSUMED = 1000  # images a second of a GPU, in words, where nothing was measured
-WORTH = 2000  # steps: less than these are done before a measured run would have told of them
-SHORT = 8  # steps of a measured run
+SHORT = 8  # steps of a measured run; where no more are to come there is none
 FORWARD = 1 / 3  # cost of an image in evaluation, to that of one in training
 LIMIT = 600  # seconds that a measured run may take
 
@@ -44,6 +45,14 @@ class Work:
     def images(self) -> int:
         """In training, and those of evaluations by what they cost."""
         return self.steps * self.batch + round(FORWARD * self.evaluated)
+
+
+class Pace(NamedTuple):
+    """How fast runs are, and where that is from."""
+
+    rate: float  # images a second, of one of them
+    beside: float  # seconds a run, beside its steps: its start, its end
+    how: str
 
 
 def work(job: Job) -> Work:
@@ -86,10 +95,12 @@ def forecast(outcomes: Sequence[Outcome], slots: Sequence[Slot], measure_it: boo
     steps, images = sum(one.steps for one in known.values()), sum(one.images for one in known.values())
     lines = [f"to run: {counted(len(left), 'job')}, {steps:,} steps, {images:,} images through the network "
              "(one in evaluation counts as a third)"]  # fmt: skip
-    rate, how = _rate(outcomes, left[0], slots[0], measure_it and steps >= WORTH)
+    pace = _pace(outcomes, left[0], slots[0], measure_it and steps > SHORT)
     at_a_time = min(len(slots), len(left))
-    span = in_words(images / rate / at_a_time)
-    lines.append(f"time: about {span}, {at_a_time} at a time, at {rate:,.0f} images a second each ({how})")
+    span = in_words((images / pace.rate + len(left) * pace.beside) / at_a_time)
+    start = f", and {pace.beside:.1f} s for its start and end" if pace.beside else ""
+    each = f"{at_a_time} at a time, each at {pace.rate:,.0f} images a second{start}"
+    lines.append(f"time: about {span}: {each} ({pace.how})")
     return lines
 
 
@@ -100,40 +111,45 @@ def in_words(seconds: float) -> str:
     return f"{max(1, round(seconds))} s"
 
 
-def _rate(outcomes: Sequence[Outcome], job: Job, slot: Slot, measure_it: bool) -> tuple[float, str]:
-    """Images a second of one job, and where that is from."""
+def _pace(outcomes: Sequence[Outcome], job: Job, slot: Slot, measure_it: bool) -> Pace:
+    """By the jobs that are done, else by a short run, else assumed."""
     done = [one for one in outcomes if one.summary is not None and one.seconds]
     seconds = sum(one.seconds or 0 for one in done)
     if seconds > 0:
         images = sum(one.summary.steps * 2 * one.job.config.train.batch_size for one in done
                      if one.summary is not None and one.job.config is not None)  # fmt: skip
-        return images / seconds, f"as in the {counted(len(done), 'job')} done before; measured"
+        return Pace(images / seconds, 0, f"as in the {counted(len(done), 'job')} done before; measured")
     why = "assumed, of a recent GPU: nothing was measured"
     if measure_it and job.config is not None and job.config.data.root is not None:
         try:
-            step = measure(job, slot)
-            return 2 * job.config.train.batch_size / step, f"measured: {1000 * step:,.0f} ms a step"
+            return measure(job, slot)
         except (ValueError, OSError, subprocess.SubprocessError) as error:
             why = f"assumed, of a recent GPU, as the run to measure it failed: {error}"
-    return ASSUMED, why
+    return Pace(ASSUMED, 0, why)
 
 
 # --- a short run ---------------------------------------------------------------------------------
 
 
-def measure(job: Job, slot: Slot) -> float:
-    """Seconds a step, by a run of a few steps on a few of the job's own images. ValueError with its last words."""
+def measure(job: Job, slot: Slot) -> Pace:
+    """By a run of a few steps on a few of the job's own images. ValueError with its last words."""
+    assert job.config is not None
     with tempfile.TemporaryDirectory(prefix="fastget-measure-") as place:
         short = _short(job, Path(place))
         words = jobs.command(short, slot, None)
         done = subprocess.run(
             words, env=jobs.environment(slot), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT
         )
-        times = [line["step_ms"] for line in jsonl.read(short.folder / "timing.jsonl") if line.get("step_ms")]
+        ended = time.time()
+        times = [line for line in jsonl.read(short.folder / "timing.jsonl") if line.get("step_ms")]
         if done.returncode or not times:
             lines = (done.stdout + done.stderr).strip().splitlines() or ["it printed nothing"]
             raise ValueError(lines[-1].removeprefix("fastget: "))
-    return float(min(times)) / 1000  # the first steps are the slowest
+        began = (short.folder / "config.yaml").stat().st_mtime  # Python's own start is no part: runs here are forks
+    step = min(line["step_ms"] for line in times) / 1000  # the first ones are the slowest
+    spent = times[-1]["step"] * times[-1]["step_ms"] / 1000
+    how = f"measured: {1000 * step:,.0f} ms a step"
+    return Pace(2 * job.config.train.batch_size / step, max(0.0, ended - began - spent), how)
 
 
 def _short(job: Job, place: Path) -> Job:

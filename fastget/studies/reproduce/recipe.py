@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -71,6 +71,12 @@ class Part:
     def headline(self) -> str:
         """The column that stands for the part: its first mean, or its only task."""
         return next(iter(self.means or self.tasks))
+
+    def headlines(self, tasks: Collection[str]) -> list[str]:
+        """What stands for the part where these tasks are run: the headline, or of a part of its tasks themselves."""
+        some = [name for name in self.tasks if name in tasks]
+        whole = set(self.means.get(self.headline, [self.headline])) <= set(some)
+        return [self.headline] if whole or not some else some
 
     def of(self, column: str) -> list[Task]:
         """The tasks behind a column."""

@@ -15,6 +15,8 @@ from fastget.studies.results import counted, shown
 from fastget.studies.slurm import AT_A_TIME
 from fastget.studies.study import Study, device_of, run_study
 
+COLUMNS = 3  # of a part, in a terminal
+
 
 def reproduce(
     what: Reproduction,
@@ -61,7 +63,8 @@ def describe(what: Reproduction, jobs: Sequence[Job]) -> list[str]:
 
 
 def live_table(what: Reproduction, out: Path, outcomes: Sequence[Outcome]) -> Table:
-    """Every row of the paper's table against its headlines; those of tasks are in table.md."""
+    """Every row of the paper's table against its headlines; where --tasks leaves some out, against the first of them.
+    All of them are in table.md."""
     from fastget.studies.reproduce.figures import Figures, title_of
 
     figures = Figures(what, out, outcomes)
@@ -69,16 +72,16 @@ def live_table(what: Reproduction, out: Path, outcomes: Sequence[Outcome]) -> Ta
         title=f"{what.table.title}: %, final models, {counted(len(what.seeds), 'seed')}", title_justify="left",
         caption="table.md has every task, and other selections", caption_justify="left", min_width=60,
     )  # fmt: skip
-    table.add_column("method")
-    for part in what.table.parts:
-        name = f"{part.data} {part.name} {part.headline}"
-        for words in (f"{name}: paper", "ours", "diff."):
+    table.add_column("method", no_wrap=True)
+    places = [(part, column) for part in what.table.parts for column in part.headlines(what.tasks)[:COLUMNS]]
+    for part, column in places:
+        for words in (f"{part.data} {part.name} {column}: paper", "ours", "diff."):
             table.add_column(words, justify="right")
     for row in what.table.rows:
         texts = []
-        for part in what.table.parts:
-            cell = figures.cell(part, row, part.headline)
-            found = figures.outcomes(part, row, part.headline)
+        for part, column in places:
+            cell = figures.cell(part, row, column)
+            found = figures.outcomes(part, row, column)
             done = sum(one.status == "done" for one in found)
             otherwise = cell.state if done == len(found) or cell.state == "failed" else f"{done}/{len(found)}"
             ours = "" if not what.runs(row) else shown(cell.ours) if cell.ours else otherwise

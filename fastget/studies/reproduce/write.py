@@ -69,19 +69,23 @@ def _markdown(what: Reproduction, figures: Figures, outcomes: Sequence[Outcome])
         head = [f"n = {len(what.seeds)}", *map(_arrows, part.columns)]
         lines += ["", f"## {part.title}, {words(part.metric)}", "", *markdown(head, body)]
     lines += ["", "## Selection", "", SELECTION]
-    for part in what.table.parts:
-        head = [f"{part.title}, {_arrows(part.headline)}", *figures.selections]
-        lines += ["", *markdown(head, _selections(what, figures, part))]
+    for part, column in _headlines(what):
+        head = [f"{part.title}, {_arrows(column)}", *figures.selections]
+        lines += ["", *markdown(head, _selections(what, figures, part, column))]
     if why := not_run(outcomes):
         lines += ["", "## Not there, and why", "", *why]
     return lines
 
 
-def _selections(what: Reproduction, figures: Figures, part: Part) -> list[list[str]]:
-    """A row a method: its headline by every selection."""
+def _headlines(what: Reproduction) -> list[tuple[Part, str]]:
+    return [(part, column) for part in what.table.parts for column in part.headlines(what.tasks)]
+
+
+def _selections(what: Reproduction, figures: Figures, part: Part, column: str) -> list[list[str]]:
+    """A row a method: its figure in a column by every selection."""
     rows = []
     for row in filter(what.runs, what.table.rows):
-        found = [figures.cell(part, row, part.headline, name) for name in figures.selections]
+        found = [figures.cell(part, row, column, name) for name in figures.selections]
         rows.append([title_of(row), *(shown(cell.ours) if cell.ours else cell.state for cell in found)])
     return rows
 
@@ -130,12 +134,12 @@ def _latex(what: Reproduction, figures: Figures) -> list[str]:
             lines.append(" & ".join([named, whose, *map(_tex, texts)]) + r" \\")
             before = row
         lines += [r"\bottomrule", r"\end{tabular}"]
-    for part in what.table.parts:
-        head = [_tex(f"{part.title}, {part.headline}"), *map(_tex, figures.selections)]
+    for part, column in _headlines(what):
+        head = [_tex(f"{part.title}, {column}"), *map(_tex, figures.selections)]
         columns = "".join("r" for _ in figures.selections)
         lines += ["", "% other choices of an iterate; the oracle's is chosen by the target's labels, and is no result",
                   rf"\begin{{tabular}}{{l{columns}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule"]  # fmt: skip
-        lines += [" & ".join(map(_tex, texts)) + r" \\" for texts in _selections(what, figures, part)]
+        lines += [" & ".join(map(_tex, texts)) + r" \\" for texts in _selections(what, figures, part, column)]
         lines += [r"\bottomrule", r"\end{tabular}"]
     return lines
 

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from fastget.studies.report import curves, detail
-from fastget.studies.report.embedding import embedding, project
+from fastget.studies.report.embedding import Projection, embedding, project
 from fastget.studies.report.read import Run, find_runs, group, read_run
 from fastget.studies.report.thumbnails import images
 from tests.studies.report.support import CLASSES, write_features, write_labels, write_run
@@ -115,13 +115,11 @@ def test_pseudo_labels(run: Run) -> None:
     assert [line["name"] for line in sure["series"]] == ["y_M"]  # of the network's none was sure
 
 
-@pytest.mark.parametrize("projection", ["pca", "tsne", pytest.param("umap", marks=pytest.mark.slow)])
-def test_groups_of_features_stay_together(projection: str) -> None:
-    if projection == "umap":
-        pytest.importorskip("umap", reason="needs umap-learn: pip install 'fastget[report]'")
+@pytest.mark.parametrize("projection", ["pca", "tsne", "umap"])
+def test_groups_of_features_stay_together(projection: Projection) -> None:
     rng = np.random.default_rng(0)
     middle = np.repeat(np.eye(4, 16), 20, axis=0)
-    plane = project((middle + 0.02 * rng.normal(size=(80, 16))).astype(np.float32), projection)  # type: ignore[arg-type]  # a parameter
+    plane = project((middle + 0.02 * rng.normal(size=(80, 16))).astype(np.float32), projection)
     assert plane.shape == (80, 2)
     assert (plane.min(), plane.max()) == (0, 1)
     distance = np.linalg.norm(plane[:, None] - plane[None], axis=2) + np.eye(80)
@@ -145,11 +143,8 @@ def test_features_that_are_no_numbers(run: Run) -> None:
     assert embedding(run, "pca").why == "some features are not finite"
 
 
-def test_without_umap(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'fastget[report]'" in embedding(run).words
-    with pytest.raises(ValueError, match="--projection umap needs umap-learn"):
-        embedding(run, "umap")
+def test_the_figure_is_the_papers(run: Run) -> None:
+    assert embedding(run).words.startswith("UMAP of the bottleneck's features, 60 target images")
 
 
 def test_runs_of_an_older_version_are_told_why(tmp_path: Path) -> None:

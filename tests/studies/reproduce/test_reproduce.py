@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -96,6 +97,25 @@ def test_a_table_that_dies_in_the_middle_goes_on(
     assert "recipe (default there, not here" in " ".join(capsys.readouterr().err.split())
 
 
+def test_some_tasks_stand_for_themselves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where --tasks leaves some out there is no mean: the table and the selections are of the tasks."""
+    write_tree(Path("data"), "office31")
+    in_this_process(monkeypatch)
+    assert main(args("office-31-uda", "--bases", "plain", "--tasks", "A->D,D->A")) == 0
+    text = capsys.readouterr().out
+    assert_all_rows("office-31-uda", text)
+    assert "A->D" in text
+    runs = {file.parent.parent.parent.name: json.loads(file.read_text())["accuracy"]
+            for file in Path("r").rglob("get/seed-0/summary.json")}  # fmt: skip
+    line = next(line for line in text.splitlines() if "│ GeT " in line)
+    for task, paper in (("amazon-dslr", 95.4), ("dslr-amazon", 76.6)):
+        assert f"{100 * runs[task]:.1f}" in line
+        assert f"{100 * runs[task] - paper:+.1f}" in line
+    selection = Path("r/table.md").read_text().partition("## Selection")[2]
+    assert re.findall(r"^\| office31, uda, (\S+) \| final \|", selection, re.MULTILINE) == ["A→D", "D→A"]
+    assert "not run" not in selection
+
+
 def test_a_failed_task_is_a_row_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,14 +152,24 @@ def test_the_time_is_measured_by_a_short_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tree(Path("data"), "visda2017")
-    monkeypatch.setattr(forecast, "WORTH", 1)
+    measure = forecast.measure
     in_this_process(monkeypatch)
     assert main(args("visda2017-uda")) == 0
+    assert "nothing was measured" in capsys.readouterr().out  # four steps: a measured run has more
+    monkeypatch.setattr(forecast, "measure", measure)
+    assert main(args("visda2017-uda", "--out", "p", seeds="0,1,2")) == 0
     text = capsys.readouterr().out
+    found = re.search(
+        r"time: about (\S+) (\w+): 1 at a time, each at (\S+) images a second, and (\S+) s for its start", text
+    )
+    assert found is not None
     assert "ms a step)" in text
     assert "(measured:" in text
+    images = float(re.findall(r", ([\d,]+) images through", text)[0].replace(",", ""))
+    told = float(found[1]) * {"s": 1, "minutes": 60}[found[2]]
+    assert told == pytest.approx(images / float(found[3].replace(",", "")) + 6 * float(found[4]), rel=0.1, abs=1)
     # of a run that cannot be, the reason
-    assert main([*args("visda2017-uda", "--out", "q"), "network.weights=gone.pt"]) == 1
+    assert main([*args("visda2017-uda", "--out", "q", seeds="0,1,2"), "network.weights=gone.pt"]) == 1
     text = capsys.readouterr().out
     assert "as the run to measure it failed:" in text
     assert "gone.pt" in text
