@@ -169,16 +169,16 @@ def test_one_workspace_serves_all_steps_of_a_shape(monkeypatch: pytest.MonkeyPat
     run(given.one, given.batch())
     ((workspace,),) = given.one._steps._spare.values()
     places = [workspace.S_g.data_ptr(), workspace.statistics.data_ptr(), workspace.kept[0].data_ptr()]
-    made: list[Tensor] = []
+    made: list[Any] = []
     empty = torch.empty
 
     def counted(*args: Any, **kwargs: Any) -> Tensor:
-        made.append(empty(*args, **kwargs))
-        return made[-1]
+        made.append(args)
+        return empty(*args, **kwargs)
 
     monkeypatch.setattr(torch, "empty", counted)
     run(given.one, given.batch())
-    assert len(made) == 1 + 5 + 3  # y_M, losses and metrics, gradients
+    assert len(made) == 1 + 5 + 1 + 3  # y_M, losses and metrics, a token of the lease, gradients
     ((again,),) = given.one._steps._spare.values()
     assert again is workspace
     assert places == [again.S_g.data_ptr(), again.statistics.data_ptr(), again.kept[0].data_ptr()]
@@ -222,6 +222,33 @@ def test_a_workspace_that_waits_is_dropped_past_two() -> None:
     ((*spare,),) = given.one._steps._spare.values()
     assert len(spare) == 2
     assert isinstance(Lease(spare, False).workspace, object)
+
+
+def test_a_loss_that_is_kept_holds_no_workspace_after_backward() -> None:
+    given = Given()
+    kept = []
+    for _ in range(3):
+        features, weight, labels = given.batch()
+        out = given.one(features.requires_grad_(), weight, labels=labels)
+        out.loss.backward()
+        given.one.update(features.detach(), out)
+        kept.append(out.loss)
+        del out
+    ((*spare,),) = given.one._steps._spare.values()
+    assert len(spare) == 1
+
+
+def test_saved_tensors_that_hooks_replace_are_followed_or_missed_aloud() -> None:
+    given = Given()
+    features, weight, labels = given.batch()
+    features.requires_grad_()
+    plain = torch.autograd.grad(given.one(features, weight, labels=labels).loss, features)[0]
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.clone(), lambda x: x):
+        out = given.one(features, weight, labels=labels)
+        loss = given.one(features, weight, labels=labels).loss
+    assert torch.equal(torch.autograd.grad(out.loss, features)[0], plain)
+    with pytest.raises(RuntimeError, match="workspace of this GeT step is gone"):
+        loss.backward()
 
 
 def test_every_element_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
