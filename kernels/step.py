@@ -227,8 +227,8 @@ class Steps:
 
     @staticmethod
     def serves(*tensors: Tensor | None) -> bool:
-        """Whether a step on these can have a workspace. Not while it is compiled or captured in a CUDA graph, which has
-        memory of its own, nor on tensors that only stand for others."""
+        """Whether a step on these can have a workspace. Not while it is captured in a CUDA graph, which has memory of its
+        own, nor on tensors that only stand for others."""
         first = tensors[0]
         assert first is not None
         if first.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -236,7 +236,7 @@ class Steps:
         for x in tensors:
             if x is not None and type(x) not in PLAIN:
                 return False
-        return not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled()
+        return not torch.is_inference_mode_enabled()
 
     def expectation(
         self, features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, pi: Tensor, labels: Tensor | None,
