@@ -227,8 +227,8 @@ class Steps:
 
     @staticmethod
     def serves(*tensors: Tensor | None) -> bool:
-        """Whether a step on these can have a workspace. Not while it is captured in a CUDA graph, which has memory of its
-        own, nor on tensors that only stand for others."""
+        """Whether a step on these can have a workspace. Not while it is captured in a CUDA graph, which has memory of
+        its own, nor on tensors that only stand for others."""
         first = tensors[0]
         assert first is not None
         if first.is_cuda and torch.cuda.is_current_stream_capturing():
