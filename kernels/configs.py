@@ -214,7 +214,7 @@ def backward(B: int, C: int, D: int, precision: str) -> Gradient:
 def objective(B: int, C: int) -> Rows:
     """kernels/objective.py: at most about 128 blocks of rows up to 32,768 rows, so that partials stay few."""
     if B <= 512:
-        return Rows(BLOCK_B=8 if B > 64 else 4, BLOCK_C=64 if C <= 64 else 512, num_warps=8 if B > 64 else 4)
+        return Rows(BLOCK_B=8 if B > 64 else 4, BLOCK_C=64 if C <= 64 else 512, num_warps=16 if B > 64 else 8)
     if B <= 4096:
         return Rows(BLOCK_B=32, BLOCK_C=64, num_warps=8)
     return Rows(BLOCK_B=256, BLOCK_C=16, num_warps=8)
