@@ -167,10 +167,10 @@ def logits(B: int, C: int, D: int, precision: str) -> Tile:
 
     if precision == "ieee":
         rule = tile(32, 32, 16, 8) if B > 512 else tile(16, 64, 16, 8) if C > 1024 else tile(16, 32, 16, 4)
-    elif not large():
+    elif precision != "bf16" or not large():
         rule = tile(32, 64, 32, 8) if B > 512 else tile(16, 64, 32, 8) if C > 1024 else tile(16, 32, 32, 4)
     elif B > 512:
-        rule = tile(128, 64, 32, 8, 4)
+        rule = tile(128, 32, 32, 8, 4)
     elif B > 64:
         rule = tile(64, 32, 64, 4, 4) if D > 512 else tile(32, 32, 64, 4, 4)
     else:
@@ -207,11 +207,9 @@ def backward(B: int, C: int, D: int, precision: str) -> Gradient:
 
     if precision == "ieee":
         rule = tile(32, 32, 64, 16)
-    elif not large():
+    elif precision != "bf16" or not large():
         rule = tile(64, 64, 64, 32) if B > 512 else tile(32, 32, 64, 32)
-    elif B > 512:
-        rule = tile(256, 128, 128, 32, 8, 3)
-    elif D > 512:
+    elif B > 512 or D > 512:
         rule = tile(128, 128, 128, 32, 8, 3)
     else:
         rule = tile(32, 32, 64, 64, 4, 3)
@@ -221,7 +219,7 @@ def backward(B: int, C: int, D: int, precision: str) -> Gradient:
 def objective(B: int, C: int) -> Rows:
     """kernels/objective.py: at most about 128 blocks of rows up to 32,768 rows, so that partials stay few."""
     if B <= 512:
-        return Rows(BLOCK_B=8 if B > 64 else 4, BLOCK_C=64 if C <= 64 else 512, num_warps=8 if B > 64 else 4)
+        return Rows(BLOCK_B=8 if B > 64 else 4, BLOCK_C=64 if C <= 64 else 512, num_warps=16 if B > 64 else 8)
     if B <= 4096:
         return Rows(BLOCK_B=32, BLOCK_C=64, num_warps=8)
     return Rows(BLOCK_B=256, BLOCK_C=16, num_warps=8)
