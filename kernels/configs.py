@@ -65,6 +65,7 @@ C_ = TypeVar("C_", bound=Config)
 _forced: list[str] = []  # a precision, set by forced_precision()
 _rooms: list[bool] = []  # whether tiles may be large, set by forced_room()
 _tables: list[Table] = []  # the table in use, set by use_table()
+_turns = [0]  # how often another one was
 
 
 def precision(*tensors: Tensor) -> str:
@@ -86,9 +87,9 @@ def precision(*tensors: Tensor) -> str:
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def mode() -> tuple[str, ...]:
-    """All that a configuration depends on beside shapes and types."""
-    return (torch.get_float32_matmul_precision(), *_forced)
+def mode() -> tuple[object, ...]:
+    """All that a configuration depends on beside shapes, types and the device."""
+    return (torch.get_float32_matmul_precision(), *_forced, *_rooms, *_turns)
 
 
 def slope_precision(*tensors: Tensor) -> str:
@@ -133,7 +134,9 @@ def forced_room(value: bool) -> Iterator[None]:
 
 def use_table(table: Table | None) -> None:
     """Take configurations from `table` where it has the shape; None: by the rules below alone."""
-    _tables[:] = [] if table is None else [table]
+    if _tables != ([] if table is None else [table]):
+        _tables[:] = [] if table is None else [table]
+        _turns[0] += 1
 
 
 @contextmanager
@@ -144,7 +147,7 @@ def with_table(table: Table) -> Iterator[None]:
     try:
         yield
     finally:
-        _tables[:] = before
+        use_table(before[-1] if before else None)
 
 
 def _tuned(kernel: str, shape: tuple[int, int, int], precision: str, otherwise: C_) -> C_:
