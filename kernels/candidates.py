@@ -25,9 +25,7 @@ def candidates(kernel: str, B: int, C: int, D: int, precision: str) -> list[Conf
     """What is tried for one kernel and shape; first what the rules choose. Full float32 has the rules alone: its
     products are not the matrix cores', and larger tiles spill."""
     with configs.with_table({}):
-        rule: Config = (
-            configs.logits(B, C, D, precision) if kernel == "logits" else configs.backward(B, C, D, precision)
-        )
+        rule: Config = configs.logits(B, C, D, precision) if kernel == "logits" else configs.backward(B, C, D, precision)
     found: list[Config] = [rule]
     if precision == "ieee":
         return found

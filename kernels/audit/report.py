@@ -207,9 +207,7 @@ def model_table(size: tuple[int, int, int], dtype: torch.dtype, card: model.Card
         f"({whole * rate / least:,.2f}x) and {1e6 * least / card.rates['tf32']:,.1f} us at TF32's "
         f"({whole * card.rates['tf32'] / least:,.2f}x)."
     )
-    table = Table(
-        title=f"{card.name}, {', '.join(map(str, size))} {str(dtype).removeprefix('torch.')}", caption=caption
-    )
+    table = Table(title=f"{card.name}, {', '.join(map(str, size))} {str(dtype).removeprefix('torch.')}", caption=caption)
     table.add_column("launch")
     for name in ("programs", "once, MB", "asked, MB", "multiply-adds", "exp, log", "trips", *BOUNDS, "us", "bound"):
         table.add_column(name, justify="right")

@@ -91,9 +91,7 @@ def _logits(a: dict[str, Any], k: dict[str, Any]) -> Counted:
     softmaxes = sum(a[n] is not None for n in ("mu_g", "mu_f")) + (k["ESTIMATE"] == "likelihood")
     parts = softmaxes + (a["mu"] is not None) + (k["ESTIMATE"] == "nearest")
     loads = tiles * _nbytes(a["features"]) + blocks * _nbytes(*heads, a["prior"])
-    stores = (
-        _nbytes(*(a[n] for n in ("S_g", "S_f", "log_prior", "norm", "norm_g", "norm_f"))) + parts * 2 * tiles * B * WIDE
-    )
+    stores = _nbytes(*(a[n] for n in ("S_g", "S_f", "log_prior", "norm", "norm_g", "norm_f"))) + parts * 2 * tiles * B * WIDE
     cells = k["BLOCK_B"] * k["BLOCK_C"]
     programs = tiles * blocks
     return loads, stores, {

@@ -6,6 +6,7 @@ import copy
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor
 
 from fastget import GeT
+from fastget.kernels import configs
 from fastget.kernels.audit.driver import without_gpu
+from fastget.kernels.launch import record
 from fastget.kernels.step import Lease, Steps
 from tests.kernels.support import nan_filled
 
@@ -273,6 +276,21 @@ def test_a_change_between_forward_and_backward_is_noticed() -> None:
         weight.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.loss.backward()
+
+
+def test_other_block_sizes_are_other_launches() -> None:
+    """What a configuration depends on is part of the key: torch's precision, and the table of `fastget tune`."""
+    given = Given()
+    x = given.batch()
+    grids = []
+    entry = configs.logits(B, C, D, "ieee")
+    for BLOCK_C in (entry.BLOCK_C, 2 * entry.BLOCK_C):
+        table = {("logits", B, C, D, "ieee"): replace(entry, BLOCK_C=BLOCK_C)}
+        with configs.with_table(table), record() as launches:
+            run(given.one, x)
+            run(given.one, x)
+        grids.append([launch.constexprs["BLOCK_C"] for launch in launches if launch.name == "logits_kernel"])
+    assert grids == [[entry.BLOCK_C] * 2, [2 * entry.BLOCK_C] * 2]
 
 
 def test_new_shapes_are_checked_and_only_the_newest_kept() -> None:
