@@ -128,9 +128,7 @@ def backward_kernel(
             )  # fmt: skip
     elif block < features_blocks + g_blocks:
         if d_mu_g is not None:
-            write_mu_gradient(
-                d_mu_g, f, head_g, block - features_blocks, B, C, D, PRECISION, BLOCK_C, BLOCK_D, BLOCK_K
-            )
+            write_mu_gradient(d_mu_g, f, head_g, block - features_blocks, B, C, D, PRECISION, BLOCK_C, BLOCK_D, BLOCK_K)
     else:
         if d_mu_f is not None:
             write_mu_gradient(
