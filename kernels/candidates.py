@@ -1,5 +1,6 @@
-"""The configurations that `fastget tune` tries, and how a file holds one: of the two kernels with matrix products, which
-are most of a step."""
+"""The configurations that `fastget tune` tries, and how a file holds one.
+
+They are of the two kernels with matrix products, which are most of a step."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def candidates(kernel: str, B: int, C: int, D: int, precision: str) -> list[Conf
     """What is tried for one kernel and shape; first what the rules choose. Full float32 has the rules alone: its
     products are not the matrix cores', and larger tiles spill."""
     with configs.with_table({}):
-        rule: Config = configs.logits(B, C, D, precision) if kernel == "logits" else configs.backward(B, C, D, precision)
+        rule: Config = (
+            configs.logits(B, C, D, precision) if kernel == "logits" else configs.backward(B, C, D, precision)
+        )
     found: list[Config] = [rule]
     if precision == "ieee":
         return found

@@ -215,14 +215,14 @@ def backward(B: int, C: int, D: int, precision: str) -> Gradient:
     elif B > 512 or D > 512:
         rule = tile(128, 128, 128, 32, 8, 3)
     else:
-        rule = tile(32, 32, 64, 64, 4, 3)
+        rule = tile(32, 32, 64, 64, 4, 4)
     return _tuned("backward", (B, C, D), precision, rule)
 
 
 def objective(B: int, C: int) -> Rows:
     """kernels/objective.py: at most about 128 blocks of rows up to 32,768 rows, so that partials stay few."""
     if B <= 512:
-        return Rows(BLOCK_B=8 if B > 64 else 4, BLOCK_C=64 if C <= 64 else 512, num_warps=16 if B > 64 else 8)
+        return Rows(BLOCK_B=4, BLOCK_C=64 if C <= 64 else 512, num_warps=8)
     if B <= 4096:
         return Rows(BLOCK_B=32, BLOCK_C=64, num_warps=8)
     return Rows(BLOCK_B=256, BLOCK_C=16, num_warps=8)
@@ -230,7 +230,7 @@ def objective(B: int, C: int) -> Rows:
 
 def totals(B: int, C: int) -> Rows:
     """The programs that add up what the blocks of rows left: BLOCK_B blocks at a time."""
-    return Rows(BLOCK_B=32, BLOCK_C=64 if C <= 64 else 512, num_warps=8)
+    return Rows(BLOCK_B=64 if B > 64 else 32, BLOCK_C=64 if C <= 64 else 256, num_warps=8)
 
 
 def prior_block(C: int) -> int:

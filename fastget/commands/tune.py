@@ -29,7 +29,9 @@ def shape(text: str) -> tuple[int, int, int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `fastget tune`."""
-    parser.description = "Time every candidate of the kernels' block sizes on this card (about two minutes), keep the best."
+    parser.description = (
+        "Time every candidate of the kernels' block sizes on this card (about two minutes), keep the best."
+    )
     parser.epilog = EPILOG
     for option in ("--data", "--source", "--target"):
         field, text = SHORTHANDS[option]
@@ -55,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
     device = choose_device("auto")
     shapes = args.shape
     if not shapes:
-        shapes = [(config.train.batch_size, sizes_of(config, None, args.classes).classes, config.network.bottleneck_dim)]
+        shapes = [
+            (config.train.batch_size, sizes_of(config, None, args.classes).classes, config.network.bottleneck_dim)
+        ]
     half = torch.float16 if device.type == "cuda" and not torch.cuda.is_bf16_supported() else torch.bfloat16
     kinds = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "auto": half}
     if device.type != "cuda":

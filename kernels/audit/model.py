@@ -1,7 +1,7 @@
 """How long a launch takes on a card, from what its programs ask for. A model, with these assumptions:
 
 - A launch takes as long as the slowest of six things that run beside each other: HBM (each tensor once), L2 (every
-  program's loads and stores), the port of the busiest multiprocessor to L2, the matrix cores, the special function units
+  program's loads and stores), the port of the busiest multiprocessor to L2, the matrix cores, the special functions
   (exponentials, logarithms), and latency.
 - The last program of a grid keeps only its own multiprocessor busy: throughput counts by the busiest one, which has
   ceil(programs / multiprocessors) of them.

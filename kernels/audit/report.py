@@ -202,20 +202,23 @@ def model_table(size: tuple[int, int, int], dtype: torch.dtype, card: model.Card
     rate, least = card.rates["bf16"], traffic.products(*size)
     whole = model.total(found)
     caption = (
-        f"A model, not a measurement: kernels/audit/model.py has its assumptions. In all {1e6 * whole:,.2f} us. The eight "
-        f"matrix products are {1e6 * least / rate:,.1f} us at the bfloat16 rate of {rate / 1e12:,.0f} TFLOPS "
+        f"A model, not a measurement: kernels/audit/model.py has its assumptions. In all {1e6 * whole:,.2f} us. "
+        f"The eight matrix products are {1e6 * least / rate:,.1f} us at the bfloat16 rate of {rate / 1e12:,.0f} TFLOPS "
         f"({whole * rate / least:,.2f}x) and {1e6 * least / card.rates['tf32']:,.1f} us at TF32's "
         f"({whole * card.rates['tf32'] / least:,.2f}x)."
     )
-    table = Table(title=f"{card.name}, {', '.join(map(str, size))} {str(dtype).removeprefix('torch.')}", caption=caption)
+    table = Table(
+        title=f"{card.name}, {', '.join(map(str, size))} {str(dtype).removeprefix('torch.')}", caption=caption
+    )
     table.add_column("launch")
     for name in ("programs", "once, MB", "asked, MB", "multiply-adds", "exp, log", "trips", *BOUNDS, "us", "bound"):
         table.add_column(name, justify="right")
     for t in found:
         w = t.work
         table.add_row(
-            w.name, f"{w.programs:,}", f"{w.once / 1e6:,.2f}", f"{w.asked / 1e6:,.2f}", f"{w.multiply_adds / 1e6:,.1f} M",
-            f"{w.special / 1e6:,.2f} M", str(w.trips), *(f"{1e6 * getattr(t, b):.2f}" for b in BOUNDS),
+            w.name, f"{w.programs:,}", f"{w.once / 1e6:,.2f}", f"{w.asked / 1e6:,.2f}",
+            f"{w.multiply_adds / 1e6:,.1f} M", f"{w.special / 1e6:,.2f} M", str(w.trips),
+            *(f"{1e6 * getattr(t, b):.2f}" for b in BOUNDS),
             f"{1e6 * t.seconds:.2f}", t.bound,
         )  # fmt: skip
     return table

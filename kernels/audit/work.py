@@ -85,13 +85,15 @@ def _nbytes(*tensors: Tensor | None) -> int:
 
 
 def _logits(a: dict[str, Any], k: dict[str, Any]) -> Counted:
-    B, C, D = a["B"], a["C"], a["D"]
+    B, D = a["B"], a["D"]
     tiles, blocks, trips = a["T"], cdiv(B, k["BLOCK_B"]), cdiv(D, k["BLOCK_D"])
     heads = [a[n] for n in ("mu", "mu_g", "mu_f") if a[n] is not None]
     softmaxes = sum(a[n] is not None for n in ("mu_g", "mu_f")) + (k["ESTIMATE"] == "likelihood")
     parts = softmaxes + (a["mu"] is not None) + (k["ESTIMATE"] == "nearest")
     loads = tiles * _nbytes(a["features"]) + blocks * _nbytes(*heads, a["prior"])
-    stores = _nbytes(*(a[n] for n in ("S_g", "S_f", "log_prior", "norm", "norm_g", "norm_f"))) + parts * 2 * tiles * B * WIDE
+    stores = (
+        _nbytes(*(a[n] for n in ("S_g", "S_f", "log_prior", "norm", "norm_g", "norm_f"))) + parts * 2 * tiles * B * WIDE
+    )
     cells = k["BLOCK_B"] * k["BLOCK_C"]
     programs = tiles * blocks
     return loads, stores, {
@@ -140,7 +142,8 @@ def _objective(a: dict[str, Any], k: dict[str, Any]) -> Counted:
 def _totals(a: dict[str, Any], k: dict[str, Any]) -> Counted:
     walks, tiles = cdiv(a["blocks"], k["BLOCK_B"]), cdiv(a["C"], k["BLOCK_C"])
     names = ("loss", "loss_g", "loss_f", "structure_g", "structure_f", "cos_columns")
-    return _nbytes(*(a[n] for n in ("loss_parts", "kl_parts", "Q_parts", "cos_parts"))), _nbytes(*(a[n] for n in names)), {
+    parts = ("loss_parts", "kl_parts", "Q_parts", "cos_parts")
+    return _nbytes(*(a[n] for n in parts)), _nbytes(*(a[n] for n in names)), {
         "special": 2 * tiles * k["BLOCK_C"], "trips": max(2 * walks, (tiles + 1) * walks),
     }  # fmt: skip
 

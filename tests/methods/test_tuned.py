@@ -19,7 +19,9 @@ SHAPE = (36, 65, 256)
 
 def entry(config: Tile = TILE) -> tuned.Entry:
     B, C, D = SHAPE
-    return tuned.Entry(kernel="logits", B=B, C=C, D=D, precision="bf16", config=asdict(config), microseconds=2.0, rule=3.0)
+    return tuned.Entry(
+        kernel="logits", B=B, C=C, D=D, precision="bf16", config=asdict(config), microseconds=2.0, rule=3.0
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -67,8 +67,8 @@ def counting() -> Iterator[list[Counted]]:
 
     HOOKS.append(begin)
     try:
-        with patch.multiple(builder, create_masked_load=masked_load, create_masked_store=masked_store, create_dot=one_dot,
-                            create_exp=counted(exp), create_log=counted(log)):  # fmt: skip
+        with patch.multiple(builder, create_masked_load=masked_load, create_masked_store=masked_store,
+                            create_dot=one_dot, create_exp=counted(exp), create_log=counted(log)):  # fmt: skip
             yield found
     finally:
         HOOKS.remove(begin)
