@@ -127,4 +127,4 @@ def test_host(benchmark: Any, row: str) -> None:
 
 
 if __name__ == "__main__":
-    script(__doc__, rows, steps=(100, "steps a block"), rounds=(15, "blocks of each row, by turns"))
+    script(__doc__, rows, steps=(10, "steps a block"), rounds=(150, "blocks of each row, by turns"))

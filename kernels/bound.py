@@ -14,6 +14,7 @@ from typing import Any
 import triton
 from torch import Tensor
 from triton import knobs
+from triton.compiler import CompiledKernel
 
 from fastget.kernels.launch import HOOKS, Traced, dry, launch
 
@@ -43,13 +44,17 @@ class Bound:
 
     def _keep(self, compiled: Any, args: Sequence[Any]) -> None:
         """Bind what the ordinary launch compiled, if it is the one for aligned pointers in the places that change."""
-        if not self.direct or compiled is None or any(args[i].data_ptr() % ALIGNED for i, _ in self.fills):
+        if not self.direct or not isinstance(compiled, CompiledKernel):  # none, or one that is still being compiled
             return
+        if any(args[i].data_ptr() % ALIGNED for i, _ in self.fills):
+            return
+        place = next(x.device for x in args if isinstance(x, Tensor))
         names = [parameter.name for parameter in self.kernel.params[len(args) :]]
         self.tail = [self.constexprs[name] for name in names]
         self.grid3 = (*self.grid, 1, 1)[:3]
         self.start = (compiled.function, compiled.packed_metadata, None, None, None)  # no hook, so no metadata for one
-        self.device = triton.runtime.driver.active.get_current_device()
+        here = triton.runtime.driver.active.get_current_device()
+        self.device = place.index if place.type == "cuda" else here
         self.run, self.compiled = compiled.run, compiled
 
     def __call__(self, given: Sequence[Tensor | None], device: int | None, stream: Any) -> None:

@@ -65,6 +65,7 @@ C_ = TypeVar("C_", bound=Config)
 _forced: list[str] = []  # a precision, set by forced_precision()
 _rooms: list[bool] = []  # whether tiles may be large, set by forced_room()
 _tables: list[Table] = []  # the table in use, set by use_table()
+_turns = [0]  # how often another one was
 
 
 def precision(*tensors: Tensor) -> str:
@@ -86,9 +87,9 @@ def precision(*tensors: Tensor) -> str:
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def mode() -> tuple[str, ...]:
-    """All that a configuration depends on beside shapes and types."""
-    return (torch.get_float32_matmul_precision(), *_forced)
+def mode() -> tuple[object, ...]:
+    """All that a configuration depends on beside shapes, types and the device."""
+    return (torch.get_float32_matmul_precision(), *_forced, *_rooms, *_turns)
 
 
 def slope_precision(*tensors: Tensor) -> str:
@@ -133,7 +134,9 @@ def forced_room(value: bool) -> Iterator[None]:
 
 def use_table(table: Table | None) -> None:
     """Take configurations from `table` where it has the shape; None: by the rules below alone."""
-    _tables[:] = [] if table is None else [table]
+    if _tables != ([] if table is None else [table]):
+        _tables[:] = [] if table is None else [table]
+        _turns[0] += 1
 
 
 @contextmanager
@@ -144,7 +147,7 @@ def with_table(table: Table) -> Iterator[None]:
     try:
         yield
     finally:
-        _tables[:] = before
+        use_table(before[-1] if before else None)
 
 
 def _tuned(kernel: str, shape: tuple[int, int, int], precision: str, otherwise: C_) -> C_:
@@ -167,10 +170,10 @@ def logits(B: int, C: int, D: int, precision: str) -> Tile:
 
     if precision == "ieee":
         rule = tile(32, 32, 16, 8) if B > 512 else tile(16, 64, 16, 8) if C > 1024 else tile(16, 32, 16, 4)
-    elif not large():
+    elif precision != "bf16" or not large():
         rule = tile(32, 64, 32, 8) if B > 512 else tile(16, 64, 32, 8) if C > 1024 else tile(16, 32, 32, 4)
     elif B > 512:
-        rule = tile(128, 64, 32, 8, 4)
+        rule = tile(128, 32, 32, 8, 4)
     elif B > 64:
         rule = tile(64, 32, 64, 4, 4) if D > 512 else tile(32, 32, 64, 4, 4)
     else:
@@ -207,21 +210,19 @@ def backward(B: int, C: int, D: int, precision: str) -> Gradient:
 
     if precision == "ieee":
         rule = tile(32, 32, 64, 16)
-    elif not large():
+    elif precision != "bf16" or not large():
         rule = tile(64, 64, 64, 32) if B > 512 else tile(32, 32, 64, 32)
-    elif B > 512:
-        rule = tile(256, 128, 128, 32, 8, 3)
-    elif D > 512:
+    elif B > 512 or D > 512:
         rule = tile(128, 128, 128, 32, 8, 3)
     else:
-        rule = tile(32, 32, 64, 64, 4, 3)
+        rule = tile(32, 32, 64, 64, 4, 4)
     return _tuned("backward", (B, C, D), precision, rule)
 
 
 def objective(B: int, C: int) -> Rows:
     """kernels/objective.py: at most about 128 blocks of rows up to 32,768 rows, so that partials stay few."""
     if B <= 512:
-        return Rows(BLOCK_B=8 if B > 64 else 4, BLOCK_C=64 if C <= 64 else 512, num_warps=8 if B > 64 else 4)
+        return Rows(BLOCK_B=4, BLOCK_C=64 if C <= 64 else 512, num_warps=8)
     if B <= 4096:
         return Rows(BLOCK_B=32, BLOCK_C=64, num_warps=8)
     return Rows(BLOCK_B=256, BLOCK_C=16, num_warps=8)
@@ -229,7 +230,7 @@ def objective(B: int, C: int) -> Rows:
 
 def totals(B: int, C: int) -> Rows:
     """The programs that add up what the blocks of rows left: BLOCK_B blocks at a time."""
-    return Rows(BLOCK_B=32, BLOCK_C=64 if C <= 64 else 512, num_warps=8)
+    return Rows(BLOCK_B=64 if B > 64 else 32, BLOCK_C=64 if C <= 64 else 256, num_warps=8)
 
 
 def prior_block(C: int) -> int:

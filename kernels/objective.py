@@ -16,7 +16,6 @@ from fastget.kernels.launch import empty, launch
 from fastget.kernels.tile import at_least_eps, cosine_of, finite_max, first_best, inverse_power, rounded
 from fastget.kernels.wrap import Differentiable, Operator
 
-
 # the programs of the second launch
 LOSSES, STRUCTURE_G, STRUCTURE_F = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 SCALARS = tl.constexpr(3)  # and from here on tiles of columns

@@ -2,14 +2,16 @@
 
 The first step of a shape goes through the ordinary launchers, and is traced. What they allocated becomes a workspace,
 and later steps repeat the launches on it (kernels/bound.py). A workspace belongs to one step at a time, from its
-expectation until nobody holds that step any more: neither its result nor its graph. A step that begins before takes
-another workspace. What a caller may keep (losses, metrics, y_M, gradients) is never part of one.
+expectation until nobody holds that step any more: neither its result nor its graph, which lets go in backward(). A step
+that begins before takes another workspace. What a caller may keep (losses, metrics, y_M, gradients) is never part of
+one.
 
 Shapes: B images in a target batch, C classes, D feature width.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -142,7 +144,7 @@ class Workspace:
 class Lease:
     """A workspace for one step. It goes back to its shape's others when the step's result and graph are gone."""
 
-    __slots__ = ("_spare", "workspace")
+    __slots__ = ("__weakref__", "_spare", "workspace")
 
     def __init__(self, spare: list[Workspace], direct: bool) -> None:
         self._spare = spare
@@ -181,7 +183,14 @@ class Held:
 
 
 def _gradients(ctx: Any, *grads: Tensor | None) -> Any:
-    found = ctx.lease.workspace.gradient(ctx.saved_tensors, ctx.numbers, grads[:3], ctx.needs_input_grad[:3])
+    *vectors, token = ctx.saved_tensors
+    lease = getattr(token, "lease", None) or ctx.lease()  # a hook on saved tensors may have made another token
+    if lease is None:
+        raise RuntimeError(
+            "the workspace of this GeT step is gone: hooks on saved tensors replaced what held it. Keep the step's "
+            "output until backward(), or use backend='reference'"
+        )
+    found = lease.workspace.gradient(vectors, ctx.numbers, grads[:3], ctx.needs_input_grad[:3])
     return (*found, None, None)
 
 
@@ -194,8 +203,10 @@ class _Objective(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, mu_g: Tensor, mu_f: Tensor, y_M: Tensor, held: Held) -> Any:
         out = tuple(held.lease.workspace.objective((features, mu_g, mu_f), y_M, held.numbers))
-        ctx.save_for_backward(features, mu_g, mu_f)
-        ctx.lease, ctx.numbers = held.lease, held.numbers
+        token = torch.empty(0, device="cpu")
+        token.lease = held.lease  # type: ignore[attr-defined]  # given back with the saved tensors, after backward()
+        ctx.save_for_backward(features, mu_g, mu_f, token)
+        ctx.lease, ctx.numbers = weakref.ref(held.lease), held.numbers
         ctx.mark_non_differentiable(*out[3:])
         ctx.set_materialize_grads(False)
         return out
@@ -218,8 +229,8 @@ class Steps:
 
     @staticmethod
     def serves(*tensors: Tensor | None) -> bool:
-        """Whether a step on these can have a workspace. Not while it is compiled or captured in a CUDA graph, which has
-        memory of its own, nor on tensors that only stand for others."""
+        """Whether a step on these can have a workspace. Not while it is captured in a CUDA graph, which has memory of
+        its own, nor on tensors that only stand for others."""
         first = tensors[0]
         assert first is not None
         if first.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -227,7 +238,7 @@ class Steps:
         for x in tensors:
             if x is not None and type(x) not in PLAIN:
                 return False
-        return not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled()
+        return not torch.is_inference_mode_enabled()
 
     def expectation(
         self, features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, pi: Tensor, labels: Tensor | None,

@@ -249,14 +249,14 @@ def draw_objective(made: list[Launch]) -> Pen:
     for head in ("g", "f"):
         x = matrix(pen, x, 56, B, C, f"S_{head} (B, C)", colour, (rows, C), (2, 0), "", 2.0)
         pen.line((x + 8, 80), (x + 34, 80), arrow=True)
-        x = matrix(pen, x + 40, 56, B, 5, f"rows_{head}", colour, (rows, 5), (2, 0), "", 6)
-        x = matrix(pen, x + 40, 56, launch.grid[0], C, f"parts of {head}", colour, (1, C), (2, 0), "", 1.2, 6) + 30
+        x = matrix(pen, x + 40, 56, B, C, f"slopes_{head}", colour, (rows, C), (2, 0), "", 1.2)
+        x = matrix(pen, x + 30, 56, launch.grid[0], C, f"parts of {head}", colour, (1, C), (2, 0), "", 0.7, 6) + 24
     note(
         pen,
         134,
-        "A program owns a few rows of one head: maximum, both sums and labels in one sweep over classes,",
+        "A program owns a few rows of one head: maximum and both sums in one sweep over classes, the loss",
     )
-    note(pen, 151, "the loss and KL(Q || P) in a second. No (B, C) of P, Q or y is stored.")
+    note(pen, 151, "and KL(Q || P) in a second, the slope P - y in a third: written once, for the backward pass.")
     return pen
 
 
@@ -264,14 +264,14 @@ def draw_totals(made: list[Launch]) -> Pen:
     pen, launch, colour = sheet(made, "totals")
     blocks = launch.reads[0].shape[1]
     x = 18.0
-    for name, width in (("loss", 1), ("kl", 1), ("Q", C)):
-        shape, wide = (2 * blocks, width), 3 if width > 1 else 20
-        x = matrix(pen, x + 26, 56, *shape, f"{name}_parts", colour, shape, (0, 0), "", wide, 4) + 60
+    for name, width in (("loss", 1), ("kl", 1), ("Q", C), ("cos", C)):
+        shape, wide = (2 * blocks, width), 2 if width > 1 else 20
+        x = matrix(pen, x + 20, 56, *shape, f"{name}_parts", colour, shape, (0, 0), "", wide, 4) + 42
     pen.line((x - 26, 92), (x + 6, 92), arrow=True)
     for n, name in enumerate(("loss", "loss_g", "loss_f", "structure_g", "structure_f")):
         pen.rect(x + 18, 40 + 24 * n, 11, 11, fill=colour, r=2)
         pen.text(x + 36, 50 + 24 * n, name, 12, mono=True)
-    note(pen, 158, "One program adds what the blocks of rows left, in their order: the same bits each time.")
+    note(pen, 158, "What the blocks of rows left, added in their order; the cos columns are for backward.")
     return pen
 
 
@@ -290,7 +290,7 @@ def draw_backward(made: list[Launch]) -> Pen:
     x = matrix(pen, x + 26, 56, B, D, "features", colour, (B, depth), (0, 2), "column", 0.45)
     pen.line((x + 6, 84), (x + 28, 84), arrow=True)
     matrix(pen, x + 36, 40, C, D, "dW, dmu_f", colour, (classes, depth), (1, 2), "", 0.45)
-    pen.text(18, 158, "The slope P - y is made again from S, tile by tile, and never stored.", 12, "soft")
+    pen.text(18, 158, "The slopes P - y were written by the objective, once.", 12, "soft")
     pen.text(left, 158, "Three gradients, one grid: each tile has one owner.", 12, "soft")
     return pen
 

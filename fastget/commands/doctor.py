@@ -62,6 +62,7 @@ def decisions() -> list[tuple[str, str]]:
     from fastget.common.device import choose_device
     from fastget.loading.loader import choose_loader
     from fastget.methods.backend import choose_backend
+    from fastget.methods.tuned import in_use
 
     device = choose_device("auto")
     loader = choose_loader("auto", device)
@@ -75,6 +76,7 @@ def decisions() -> list[tuple[str, str]]:
             loader + ("" if loader == "dali" else ": on a CPU DALI is no faster" if why else ": no DALI here"),
         ),
         ("a step's maths", maths.get(backend, f"reference (plain PyTorch){why}")),
+        ("kernels' block sizes", in_use(device)),
     ]
 
 

@@ -22,8 +22,8 @@ from fastget.common.usage import Parser
 
 # each is a file beside this one
 COMMANDS = (
-    "train", "plan", "compare", "sweep", "reproduce", "results", "demo", "report", "card", "predict", "eval", "export",
-    "data", "features", "selftest", "doctor", "bench",
+    "train", "plan", "tune", "compare", "sweep", "reproduce", "results", "demo", "report", "card", "predict", "eval",
+    "export", "data", "features", "selftest", "doctor", "bench",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import torch
 
 from fastget import reference
 from fastget.common.choices import Backend, OnCPU
+from fastget.methods import tuned
 from fastget.methods.get import fused
 
 
@@ -28,4 +29,6 @@ def choose_backend(backend: Backend, device: torch.device, on_cpu: OnCPU = "fuse
             f"backend='triton' needs the triton package, which cannot be imported here ({error}); "
             "install triton, or use backend='reference'"
         ) from error
+    if device.type == "cuda":
+        tuned.use(device)
     return kernels

@@ -186,6 +186,11 @@ def _variant(
     )
 
 
+def variant_of(launch: Launch, dtype: torch.dtype) -> Variant:
+    """One launch by itself, as a compilation for CUDA."""
+    return _variant(launch, dtype, ("cuda",), True, (0, 0, 0))
+
+
 def _short(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 

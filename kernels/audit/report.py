@@ -3,7 +3,8 @@
 First every kernel in every configuration, compiled for every architecture: registers, spills, shared memory against
 the limit, occupancy by formula, matrix instructions, atomics, sums that a product is fused into. Then one GeT step per
 problem size: launches and bytes against eager PyTorch and against the minimum, and the time that bandwidth and launch
-latency allow.
+latency allow. Last, per launch, what all its programs ask for (loads, stores, products, exponentials, the longest chain
+of loop trips) and the largest of what HBM, L2, matrix cores, special functions and latency need for it, by a model.
 
 Exit code 1 if a claim is broken: a spill on sm_80, sm_90 or sm_100, shared memory over the limit, an atomic in the
 memory update, a product fused into a sum over lanes, a matrix product without matrix instructions, or a kernel that
@@ -26,11 +27,12 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from fastget.kernels.audit import traffic
+from fastget.kernels.audit import model, traffic
 from fastget.kernels.audit.catalogue import Variant
 from fastget.kernels.audit.compile import ARCHITECTURES, Resources, architecture, inspect_all, pairs
 from fastget.kernels.launch import interpreting
 
+BOUNDS = ("hbm", "l2", "port", "matrix", "special", "latency")  # what a launch can be bound by, of model.Times
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -49,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the report, for `python -m` and for a subcommand."""
     parser.add_argument("--arch", nargs="+", choices=list(ARCHITECTURES), default=list(ARCHITECTURES), metavar="ARCH",
                         help=f"compile for these only; any of {', '.join(ARCHITECTURES)}")  # fmt: skip
+    parser.add_argument("--no-compile", action="store_true", help="only the last tables, the model's: seconds")
     parser.add_argument("--fast", action="store_true", help="every kernel, but not every configuration")
     parser.add_argument("--full", action="store_true", help="a row per configuration; otherwise the worst per kernel")
     parser.add_argument("--csv", type=Path, metavar="FILE",
@@ -190,6 +193,37 @@ def traffic_table(rows: list[dict[str, Any]], latency: float) -> Table:
     return table
 
 
+# --- the third table: the model -----------------------------------------------------------------
+
+
+def model_table(size: tuple[int, int, int], dtype: torch.dtype, card: model.Card) -> Table:
+    """What all programs of each launch ask for, and what takes how long by the model."""
+    found = model.step_times(*size, dtype, card)
+    rate, least = card.rates["bf16"], traffic.products(*size)
+    whole = model.total(found)
+    caption = (
+        f"A model, not a measurement: kernels/audit/model.py has its assumptions. In all {1e6 * whole:,.2f} us. "
+        f"The eight matrix products are {1e6 * least / rate:,.1f} us at the bfloat16 rate of {rate / 1e12:,.0f} TFLOPS "
+        f"({whole * rate / least:,.2f}x) and {1e6 * least / card.rates['tf32']:,.1f} us at TF32's "
+        f"({whole * card.rates['tf32'] / least:,.2f}x)."
+    )
+    table = Table(
+        title=f"{card.name}, {', '.join(map(str, size))} {str(dtype).removeprefix('torch.')}", caption=caption
+    )
+    table.add_column("launch")
+    for name in ("programs", "once, MB", "asked, MB", "multiply-adds", "exp, log", "trips", *BOUNDS, "us", "bound"):
+        table.add_column(name, justify="right")
+    for t in found:
+        w = t.work
+        table.add_row(
+            w.name, f"{w.programs:,}", f"{w.once / 1e6:,.2f}", f"{w.asked / 1e6:,.2f}",
+            f"{w.multiply_adds / 1e6:,.1f} M", f"{w.special / 1e6:,.2f} M", str(w.trips),
+            *(f"{1e6 * getattr(t, b):.2f}" for b in BOUNDS),
+            f"{1e6 * t.seconds:.2f}", t.bound,
+        )  # fmt: skip
+    return table
+
+
 # --- the program --------------------------------------------------------------------------------
 
 
@@ -210,6 +244,11 @@ def run(args: argparse.Namespace, console: Console | None = None) -> int:
             "[red]TRITON_INTERPRET is set: the kernels are the interpreter's and cannot be compiled. Unset it."
         )
         return 2
+    if args.no_compile:
+        for size in args.sizes:
+            for card in model.CARDS.values():
+                console.print(model_table(size, DTYPES[args.dtype], card))
+        return 0
     for name in args.arch:
         architecture(name)
     rows = collect(args.arch, args.fast, args.jobs, console)
@@ -217,6 +256,9 @@ def run(args: argparse.Namespace, console: Console | None = None) -> int:
     steps = traffic_rows(args.sizes, DTYPES[args.dtype], args.latency * 1e-6)
     if steps:
         console.print(traffic_table(steps, args.latency * 1e-6))
+    for size in args.sizes:
+        for card in model.CARDS.values():
+            console.print(model_table(size, DTYPES[args.dtype], card))
     if args.csv:
         header = [*(f.name for f in fields(Resources)), "broken_claims"]
         write_csv(args.csv, header, ({**asdict(r), "broken_claims": "; ".join(r.broken_claims())} for r in rows))

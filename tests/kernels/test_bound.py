@@ -6,6 +6,7 @@ import copy
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor
 
 from fastget import GeT
+from fastget.kernels import configs
 from fastget.kernels.audit.driver import without_gpu
+from fastget.kernels.launch import record
 from fastget.kernels.step import Lease, Steps
 from tests.kernels.support import nan_filled
 
@@ -169,16 +172,16 @@ def test_one_workspace_serves_all_steps_of_a_shape(monkeypatch: pytest.MonkeyPat
     run(given.one, given.batch())
     ((workspace,),) = given.one._steps._spare.values()
     places = [workspace.S_g.data_ptr(), workspace.statistics.data_ptr(), workspace.kept[0].data_ptr()]
-    made: list[Tensor] = []
+    made: list[Any] = []
     empty = torch.empty
 
     def counted(*args: Any, **kwargs: Any) -> Tensor:
-        made.append(empty(*args, **kwargs))
-        return made[-1]
+        made.append(args)
+        return empty(*args, **kwargs)
 
     monkeypatch.setattr(torch, "empty", counted)
     run(given.one, given.batch())
-    assert len(made) == 1 + 5 + 3  # y_M, losses and metrics, gradients
+    assert len(made) == 1 + 5 + 1 + 3  # y_M, losses and metrics, a token of the lease, gradients
     ((again,),) = given.one._steps._spare.values()
     assert again is workspace
     assert places == [again.S_g.data_ptr(), again.statistics.data_ptr(), again.kept[0].data_ptr()]
@@ -224,6 +227,33 @@ def test_a_workspace_that_waits_is_dropped_past_two() -> None:
     assert isinstance(Lease(spare, False).workspace, object)
 
 
+def test_a_loss_that_is_kept_holds_no_workspace_after_backward() -> None:
+    given = Given()
+    kept = []
+    for _ in range(3):
+        features, weight, labels = given.batch()
+        out = given.one(features.requires_grad_(), weight, labels=labels)
+        out.loss.backward()
+        given.one.update(features.detach(), out)
+        kept.append(out.loss)
+        del out
+    ((*spare,),) = given.one._steps._spare.values()
+    assert len(spare) == 1
+
+
+def test_saved_tensors_that_hooks_replace_are_followed_or_missed_aloud() -> None:
+    given = Given()
+    features, weight, labels = given.batch()
+    features.requires_grad_()
+    plain = torch.autograd.grad(given.one(features, weight, labels=labels).loss, features)[0]
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.clone(), lambda x: x):
+        out = given.one(features, weight, labels=labels)
+        loss = given.one(features, weight, labels=labels).loss
+    assert torch.equal(torch.autograd.grad(out.loss, features)[0], plain)
+    with pytest.raises(RuntimeError, match="workspace of this GeT step is gone"):
+        loss.backward()
+
+
 def test_every_element_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """A workspace full of NaN gives what a fresh one gives."""
     given = Given()
@@ -246,6 +276,21 @@ def test_a_change_between_forward_and_backward_is_noticed() -> None:
         weight.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.loss.backward()
+
+
+def test_other_block_sizes_are_other_launches() -> None:
+    """What a configuration depends on is part of the key: torch's precision, and the table of `fastget tune`."""
+    given = Given()
+    x = given.batch()
+    grids = []
+    entry = configs.logits(B, C, D, "ieee")
+    for BLOCK_C in (entry.BLOCK_C, 2 * entry.BLOCK_C):
+        table = {("logits", B, C, D, "ieee"): replace(entry, BLOCK_C=BLOCK_C)}
+        with configs.with_table(table), record() as launches:
+            run(given.one, x)
+            run(given.one, x)
+        grids.append([launch.constexprs["BLOCK_C"] for launch in launches if launch.name == "logits_kernel"])
+    assert grids == [[entry.BLOCK_C] * 2, [2 * entry.BLOCK_C] * 2]
 
 
 def test_new_shapes_are_checked_and_only_the_newest_kept() -> None:

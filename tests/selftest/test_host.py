@@ -1,4 +1,4 @@
-"""The self-test's rows of what spares the host: they say when they cannot run, notice what differs, and keep what holds.
+"""The self-test's rows of what spares the host: what cannot run is said, what differs is seen, what holds is kept.
 
 A machine that calls itself a GPU stands for one: the kernels are interpreted, and a capture is the function itself.
 """

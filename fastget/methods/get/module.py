@@ -273,6 +273,8 @@ class GeT(nn.Module):
 
     def _steps_on(self, features: Tensor, *others: Tensor | None) -> Any:
         """The kernels' steps with a workspace; None where this one calls the functions of its backend."""
+        if torch.compiler.is_compiling():
+            return None
         place = (self.backend, self.on_cpu, features.device)
         if place != self._place:
             ops, self._place, self._steps = self._ops(features), place, None

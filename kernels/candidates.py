@@ -1,0 +1,59 @@
+"""The configurations that `fastget tune` tries, and how a file holds one.
+
+They are of the two kernels with matrix products, which are most of a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastget.kernels import configs
+from fastget.kernels.configs import Config, Gradient, Tile
+
+# BLOCK_B, BLOCK_C, BLOCK_D, num_warps, num_stages
+LOGITS = (
+    (16, 32, 32, 4, 2), (16, 32, 64, 4, 4), (32, 32, 64, 4, 3), (32, 32, 64, 4, 4), (32, 64, 32, 8, 3),
+    (64, 32, 64, 4, 3), (64, 32, 64, 4, 4), (64, 64, 32, 8, 3), (128, 32, 32, 8, 4), (128, 64, 32, 8, 3),
+)  # fmt: skip
+# BLOCK_B, BLOCK_C, BLOCK_D, BLOCK_K, num_warps, num_stages
+BACKWARD = (
+    (32, 32, 64, 32, 4, 3), (32, 32, 64, 64, 4, 3), (32, 32, 64, 64, 4, 4), (64, 64, 64, 32, 8, 3),
+    (64, 64, 128, 32, 8, 3), (128, 128, 64, 32, 8, 3), (128, 128, 128, 32, 8, 3), (128, 128, 128, 32, 8, 4),
+)  # fmt: skip
+KERNELS = ("logits", "backward")
+
+
+def candidates(kernel: str, B: int, C: int, D: int, precision: str) -> list[Config]:
+    """What is tried for one kernel and shape; first what the rules choose. Full float32 has the rules alone: its
+    products are not the matrix cores', and larger tiles spill."""
+    with configs.with_table({}):
+        rule: Config = (
+            configs.logits(B, C, D, precision) if kernel == "logits" else configs.backward(B, C, D, precision)
+        )
+    found: list[Config] = [rule]
+    if precision == "ieee":
+        return found
+    if kernel == "logits":
+        found += [
+            Tile(BLOCK_B=b, BLOCK_C=c, BLOCK_D=d, PRECISION=precision, num_warps=w, num_stages=s)
+            for b, c, d, w, s in LOGITS
+        ]
+    else:
+        found += [
+            Gradient(BLOCK_B=b, BLOCK_C=c, BLOCK_D=d, BLOCK_K=k, PRECISION=precision, num_warps=w, num_stages=s)
+            for b, c, d, k, w, s in BACKWARD
+        ]
+    return [config for i, config in enumerate(found) if config not in found[:i]]
+
+
+def from_dict(kernel: str, values: dict[str, object]) -> Config:
+    """A configuration as a file has it; ValueError or TypeError for one that is none."""
+    kinds: dict[str, Config] = {
+        "logits": Tile(BLOCK_B=16, BLOCK_C=16, BLOCK_D=16, PRECISION="tf32", num_warps=4),
+        "backward": Gradient(BLOCK_B=16, BLOCK_C=16, BLOCK_D=16, BLOCK_K=16, PRECISION="tf32", num_warps=4),
+    }
+    if kernel not in kinds:
+        raise ValueError(f"expected one of {', '.join(kinds)}, got {kernel!r}")
+    blank = vars(kinds[kernel])
+    if set(values) != set(blank) or any(type(values[name]) is not type(blank[name]) for name in blank):
+        raise ValueError(f"expected the fields {', '.join(blank)}, got {values}")
+    return replace(kinds[kernel], **values)
