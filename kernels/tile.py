@@ -89,8 +89,9 @@ def inverse_root(colsum, classes, held):
 def inverse_power(colsum, classes, held, power):
     """1 / colsum^power, as Eq. (6') has it; the root where that is 1/2."""
     root = inverse_root(colsum, classes, held)
-    other = tl.where(root == 0.0, 0.0, tl.exp(2.0 * power * tl.log(tl.where(root == 0.0, 1.0, root))))
-    return tl.where(power == 0.5, root, other)
+    if power != 0.5:
+        root = tl.where(root == 0.0, 0.0, tl.exp(2.0 * power * tl.log(tl.where(root == 0.0, 1.0, root))))
+    return root
 
 
 @triton.jit

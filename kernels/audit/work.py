@@ -92,7 +92,8 @@ def _logits(a: dict[str, Any], k: dict[str, Any]) -> Counted:
     parts = softmaxes + (a["mu"] is not None) + (k["ESTIMATE"] == "nearest")
     loads = tiles * _nbytes(a["features"]) + blocks * _nbytes(*heads, a["prior"])
     stores = (
-        _nbytes(*(a[n] for n in ("S_g", "S_f", "log_prior", "norm", "norm_g", "norm_f"))) + parts * 2 * tiles * B * WIDE
+        _nbytes(*(a[n] for n in ("S_g", "S_f", "log_prior", "norm", "norm_g", "norm_f", "exponent")))
+        + parts * 2 * tiles * B * WIDE
     )
     cells = k["BLOCK_B"] * k["BLOCK_C"]
     programs = tiles * blocks
@@ -132,7 +133,7 @@ def _objective(a: dict[str, Any], k: dict[str, Any]) -> Counted:
     blocks, trips, cells = cdiv(B, k["BLOCK_B"]), cdiv(C, k["BLOCK_C"]), k["BLOCK_B"] * k["BLOCK_C"]
     loads = 3 * _nbytes(a["S_g"], a["S_f"]) + 2 * _nbytes(a["y_M"], a["norm"])
     loads += blocks * (3 * _nbytes(a["colsum_g"], a["colsum_f"]) + 2 * _nbytes(a["log_prior"]))
-    loads += blocks * _nbytes(a["norm_g"], a["norm_f"])
+    loads += blocks * (_nbytes(a["norm_g"], a["norm_f"]) + 2 * _nbytes(a["exponent"]))
     names = ("slopes_g", "slopes_f", "cos_rows", "loss_parts", "kl_parts", "Q_parts", "cos_parts")
     return loads, _nbytes(*(a[n] for n in names)), {
         "special": 2 * blocks * (trips * (4 * cells + k["BLOCK_B"]) + k["BLOCK_B"]), "trips": 3 * trips,
