@@ -23,7 +23,7 @@ def test_a_launch_takes_the_longest_of_what_bounds_it() -> None:
         ({"special": 10**9}, "special"),
         ({"trips": 100}, "latency"),
     ):
-        found = model.times(replace(WORK, **change), H100)  # type: ignore[arg-type]
+        found = model.times(replace(WORK, **change), H100)
         assert found.bound == bound
         assert found.seconds == getattr(found, bound) > model.LAUNCH + model.TRIP
 
