@@ -4,7 +4,7 @@ They are of the two kernels with matrix products, which are most of a step."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 from fastget.kernels import configs
 from fastget.kernels.configs import Config, Gradient, Tile
@@ -45,7 +45,7 @@ def candidates(kernel: str, B: int, C: int, D: int, precision: str) -> list[Conf
     return [config for i, config in enumerate(found) if config not in found[:i]]
 
 
-def from_dict(kernel: str, values: dict[str, object]) -> Config:
+def from_dict(kernel: str, values: dict[str, Any]) -> Config:
     """A configuration as a file has it; ValueError or TypeError for one that is none."""
     kinds: dict[str, Config] = {
         "logits": Tile(BLOCK_B=16, BLOCK_C=16, BLOCK_D=16, PRECISION="tf32", num_warps=4),
@@ -56,4 +56,4 @@ def from_dict(kernel: str, values: dict[str, object]) -> Config:
     blank = vars(kinds[kernel])
     if set(values) != set(blank) or any(type(values[name]) is not type(blank[name]) for name in blank):
         raise ValueError(f"expected the fields {', '.join(blank)}, got {values}")
-    return replace(kinds[kernel], **values)
+    return type(kinds[kernel])(**values)

@@ -50,7 +50,7 @@ def best_of(
 ) -> Entry:  # fmt: skip
     """Of the candidates that fit, the fastest; the rule's choice, which stands first, unless one is clearly faster."""
     precision = configs.precision(torch.empty(0, dtype=dtype))
-    tried = []
+    tried: list[tuple[Config, Launch]] = []
     for config in candidates(kernel, *shape, precision):
         made = _launch(kernel, shape, dtype, device, precision, config)
         if not tried or fits(made, dtype):
@@ -123,7 +123,8 @@ def graph_times(launches: Sequence[Launch]) -> list[float]:
     taken: list[list[float]] = [[] for _ in graphs]
     for _ in range(ROUNDS):
         for graph, seconds in zip(graphs, taken, strict=True):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             start.record()
             graph.replay()
             end.record()

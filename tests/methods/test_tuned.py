@@ -27,7 +27,7 @@ def entry(config: Tile = TILE) -> tuned.Entry:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of our own, and a card that answers to its name."""
-    monkeypatch.setattr(tuned.platformdirs, "user_cache_dir", lambda name: str(tmp_path))
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Card 9000")
     monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 13000, raising=False)
     monkeypatch.setattr(configs, "_tables", [])

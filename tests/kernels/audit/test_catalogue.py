@@ -83,7 +83,7 @@ def count_differences() -> tuple[int, int]:
             for drive in DRIVES:
                 drive(torch.bfloat16, *shape)
         for launch in launches:
-            variant = _variant(launch, torch.bfloat16, ("cuda", "hip"), shape)
+            variant = _variant(launch, torch.bfloat16, ("cuda", "hip"), True, shape)
             for name, backend in (("cuda", cuda), ("hip", hip)):
                 binder = create_function_from_signature(launch.kernel.signature, launch.kernel.params, backend)
                 options = compile_options(launch.num_warps, launch.num_stages, name)

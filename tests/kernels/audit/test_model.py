@@ -23,7 +23,7 @@ def test_a_launch_takes_the_longest_of_what_bounds_it() -> None:
         ({"special": 10**9}, "special"),
         ({"trips": 100}, "latency"),
     ):
-        found = model.times(replace(WORK, **change), H100)  # type: ignore[arg-type]
+        found = model.times(replace(WORK, **change), H100)
         assert found.bound == bound
         assert found.seconds == getattr(found, bound) > model.LAUNCH + model.TRIP
 
@@ -52,4 +52,4 @@ def test_the_largest_step_is_bound_by_the_cache() -> None:
     found = model.step_times(4096, 1000, 2048, torch.bfloat16, H100)
     bounds = {t.work.name: t.bound for t in found}
     assert bounds["logits"] == bounds["backward"] == "l2"
-    assert model.total(found) <= 1.9 * products(4096, 1000, 2048) / H100.rates["tf32"]
+    assert model.total(found) <= 2 * products(4096, 1000, 2048) / H100.rates["tf32"]
