@@ -65,7 +65,7 @@ class Loop:
         engine.model.train()
         batches = engine.batches()
         final: Evaluation | None = None
-        with noted(self._answer) as self.asked:
+        with noted(self._answer, say=self.display.answer) as self.asked:
             try:
                 if self.owed:
                     final = self._evaluate()
