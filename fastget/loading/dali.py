@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from fastget.common.errors import RunFailed
 from fastget.common.choices import Interpolation
+from fastget.common.errors import RunFailed
 from fastget.common.preprocessing import Preprocessing
 from fastget.loading.bad_files import BadFiles
 from fastget.loading.dali_source import ExternalSource, cut_in_resize, note_bad_files
