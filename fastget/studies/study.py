@@ -118,7 +118,6 @@ def _shown(study: Study, pool: Pool, console: Console) -> None:
         pool.run(line, tell_waiting)
         return
     with Live(console=console, refresh_per_second=2, transient=True) as live:
-
         state, said = Text(style="dim"), Text(style="bold")  # what a signal is answered with stands below the table
 
         def draw() -> None:

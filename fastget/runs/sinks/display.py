@@ -143,7 +143,7 @@ class Display:
         self.lines.told()
 
     def warn(self, text: str) -> None:
-        self.console.print(Text.assemble(("warning: ", "yellow"), escaped(text)))
+        self.console.print(Text.assemble(("warning: ", "yellow"), escaped(text)), soft_wrap=True)
 
 
 def results_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
