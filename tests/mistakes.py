@@ -73,7 +73,7 @@ MISTAKES = [
     Mistake("no such file", "train --config gone.yaml", "gone.yaml"),
     Mistake("bad YAML", "train --config bad.yaml", "not valid YAML"),
     Mistake("a list for sections", "train --config list.yaml", "must hold sections"),
-    Mistake("a picture for a file of settings", "train --config data/photo/ant/000.png", "000.png"),
+    Mistake("a picture for a file of settings", "train --config data/photo/ant/000.png", "000.png: it is no text file"),
     # images
     Mistake("an unknown data set", "train --data oficehome", "did you mean 'office-home'"),
     Mistake("no root", "train --data folder --source photo --target sketch", "--root"),
@@ -111,7 +111,7 @@ MISTAKES = [
     # after training
     Mistake("no such run", "predict --checkpoint gone data", "gone"),
     Mistake("a damaged checkpoint", "predict --checkpoint torn.pt data", "torn.pt"),
-    Mistake("a text file for a checkpoint", "eval --checkpoint bad.yaml", "bad.yaml"),
+    Mistake("a text file for a checkpoint", "eval --checkpoint bad.yaml", "bad.yaml is a text file, not a checkpoint"),
     Mistake("nothing to predict", "predict --checkpoint run empty", "empty"),
     Mistake("images that are not there", "predict --checkpoint run gone.jpg", "no such file", code=1),
     Mistake("no class to name", "predict --checkpoint run data --top-k 0", "top-k must lie between 1 and"),
@@ -134,7 +134,7 @@ MISTAKES = [
     Mistake("features of a text file", "features import bad.yaml --out f --name x --backbone y", "is a text file"),
     # what said nothing, or too much
     Mistake("an empty name for the run's folder", f"train {FOLDER} --set {TINY} --out ''", "--out is empty"),
-    Mistake("an empty name for the file of settings", "train --config ''", "cannot read the configuration file"),
+    Mistake("an empty name for the file of settings", "train --config ''", "--config is empty"),
     Mistake("a method of one's own with a slip", "train --set method.module=slip.py", "slip.py, line 2: SyntaxError"),
     Mistake("a method of one's own that fails", "train --set method.module=fails.py", "fails.py, line 1: OSError"),
     Mistake("a module without a method", "train --set method.module=none.py", "registers no method"),

@@ -29,7 +29,7 @@ SECTIONS = {  # the first mistake of each
     "a sweep without values": "Studies and data",
     "an empty name for the run's folder": "And more",
 }
-ENTRY = re.compile(r"^### (.+)\n\n`(.+)`\n\n```text\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
+ENTRY = re.compile(r"^### ([^\n]+)\n\n`([^\n]+)`\n\n```text\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
 
 
 def typed(mistake: Mistake) -> str:
