@@ -105,6 +105,8 @@ MISTAKES = [
     Mistake("another method, resumed", f"train {FOLDER} --set {TINY} --method mcc --out run --resume auto",
             "other settings"),
     Mistake("a file for the run's folder", f"train {FOLDER} --set {TINY} --out bad.yaml", "bad.yaml"),
+    Mistake("a link to nowhere for the run's folder", f"train {FOLDER} --set {TINY} --out dangling",
+            "it is a link to nowhere"),
     Mistake("features of none", "train --data features --root empty --source a --target b", "fastget features"),
     Mistake("features of another width", "train --data features --root wide --source photo --target sketch "
             "--out narrow-run --resume auto", "imported from wide.pt"),
@@ -147,6 +149,7 @@ def prepare(folder: Path) -> None:
     """What the commands find where they are typed."""
     write_domains(folder / "data", per_class=4)
     (folder / "empty").mkdir()
+    (folder / "dangling").symlink_to("nowhere")
     (folder / "texts" / "a" / "b").mkdir(parents=True)
     (folder / "texts" / "a" / "b" / "read.me").write_text("words")
     (folder / "torn" / "a" / "b").mkdir(parents=True)
