@@ -73,7 +73,7 @@ MISTAKES = [
     Mistake("no such file", "train --config gone.yaml", "gone.yaml"),
     Mistake("bad YAML", "train --config bad.yaml", "not valid YAML"),
     Mistake("a list for sections", "train --config list.yaml", "must hold sections"),
-    Mistake("a picture for a file of settings", "train --config data/photo/ant/000.png", "000.png"),
+    Mistake("a picture for a file of settings", "train --config data/photo/ant/000.png", "000.png: it is no text file"),
     # images
     Mistake("an unknown data set", "train --data oficehome", "did you mean 'office-home'"),
     Mistake("no root", "train --data folder --source photo --target sketch", "--root"),
@@ -105,13 +105,15 @@ MISTAKES = [
     Mistake("another method, resumed", f"train {FOLDER} --set {TINY} --method mcc --out run --resume auto",
             "other settings"),
     Mistake("a file for the run's folder", f"train {FOLDER} --set {TINY} --out bad.yaml", "bad.yaml"),
+    Mistake("a link to nowhere for the run's folder", f"train {FOLDER} --set {TINY} --out dangling",
+            "it is a link to nowhere"),
     Mistake("features of none", "train --data features --root empty --source a --target b", "fastget features"),
     Mistake("features of another width", "train --data features --root wide --source photo --target sketch "
             "--out narrow-run --resume auto", "imported from wide.pt"),
     # after training
     Mistake("no such run", "predict --checkpoint gone data", "gone"),
     Mistake("a damaged checkpoint", "predict --checkpoint torn.pt data", "torn.pt"),
-    Mistake("a text file for a checkpoint", "eval --checkpoint bad.yaml", "bad.yaml"),
+    Mistake("a text file for a checkpoint", "eval --checkpoint bad.yaml", "bad.yaml is a text file, not a checkpoint"),
     Mistake("nothing to predict", "predict --checkpoint run empty", "empty"),
     Mistake("images that are not there", "predict --checkpoint run gone.jpg", "no such file", code=1),
     Mistake("no class to name", "predict --checkpoint run data --top-k 0", "top-k must lie between 1 and"),
@@ -134,7 +136,7 @@ MISTAKES = [
     Mistake("features of a text file", "features import bad.yaml --out f --name x --backbone y", "is a text file"),
     # what said nothing, or too much
     Mistake("an empty name for the run's folder", f"train {FOLDER} --set {TINY} --out ''", "--out is empty"),
-    Mistake("an empty name for the file of settings", "train --config ''", "cannot read the configuration file"),
+    Mistake("an empty name for the file of settings", "train --config ''", "--config is empty"),
     Mistake("a method of one's own with a slip", "train --set method.module=slip.py", "slip.py, line 2: SyntaxError"),
     Mistake("a method of one's own that fails", "train --set method.module=fails.py", "fails.py, line 1: OSError"),
     Mistake("a module without a method", "train --set method.module=none.py", "registers no method"),
@@ -147,6 +149,7 @@ def prepare(folder: Path) -> None:
     """What the commands find where they are typed."""
     write_domains(folder / "data", per_class=4)
     (folder / "empty").mkdir()
+    (folder / "dangling").symlink_to("nowhere")
     (folder / "texts" / "a" / "b").mkdir(parents=True)
     (folder / "texts" / "a" / "b" / "read.me").write_text("words")
     (folder / "torn" / "a" / "b").mkdir(parents=True)

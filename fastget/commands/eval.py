@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fastget.commands.predict import add_checkpoint, open_predictor
+from fastget.common.progress import progress_bar
 from fastget.common.text import and_more, escaped
 from fastget.config import DataConfig, make_config, parse_pairs
 from fastget.data.features import Origin
@@ -110,7 +111,8 @@ def evaluate_domain(
     from fastget.evaluation.score import evaluate
 
     loader = loader_of(predictor, images, data, batch_size, features)
-    return evaluate(predictor.network, loader, dtype=predictor.dtype), loader.bad.files
+    with progress_bar("evaluation", len(images)) as advance:
+        return evaluate(predictor.network, loader, between=advance, dtype=predictor.dtype), loader.bad.files
 
 
 def loader_of(
@@ -168,7 +170,8 @@ def find_domain(data: DataConfig, which: str, predictor: Predictor) -> tuple[Ima
     if (data.name == "features") != (predictor.features_of is not None):
         shown = "images" if predictor.features_of is None else f"features of {predictor.features_of}"
         raise ValueError(f"the network of {predictor.checkpoint} is shown {shown}, and --data is {data.name}")
-    domains = load_domains(data)
+    with progress_bar("looking at the images", None) as advance:
+        domains = load_domains(data, advance=advance)
     for problem in domains.left_out:
         _say(f"left out: {problem.path} {problem.reason}")
     for note in unused_notes(domains.lists()[which].name, domains.unused.get(which, ())):

@@ -186,8 +186,8 @@ def _output(out: Path | None) -> Iterator[TextIO]:
 
 
 def _counted(rows: Iterator[Prediction], total: int, console: Console, shown: bool) -> Iterator[Prediction]:
-    """The rows, counted on standard error where that is a terminal, unless the rows themselves are shown there."""
-    with progress_bar("predict", total, console, hidden=not console.is_terminal or shown) as advance:
+    """The rows, counted on standard error, unless the rows themselves are shown there."""
+    with progress_bar("predict", total, console, hidden=shown) as advance:
         for row in rows:
             yield row
             advance(1)

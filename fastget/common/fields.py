@@ -158,6 +158,7 @@ def check_range(key: str, info: dataclasses.Field[Any], value: Any) -> None:
             or (gt is not None and item <= gt)
             or (le is not None and item > le)
         ):
-            bounds = [f"at least {ge}" if ge is not None else "", f"above {gt}" if gt is not None else ""]
+            bounds = ["" if math.isfinite(item) else "a finite number"]
+            bounds += [f"at least {ge}" if ge is not None else "", f"above {gt}" if gt is not None else ""]
             bounds += [f"at most {le}" if le is not None else ""]
-            raise ValueError(f"{key} must be {' and '.join(b for b in bounds if b) or 'finite'}, got {item}")
+            raise ValueError(f"{key} must be {' and '.join(b for b in bounds if b)}, got {item}")

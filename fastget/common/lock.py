@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 NAME = ".lock"
+PATIENCE = 1.0  # seconds for which a folder that cannot be made may be one that others make and remove
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -133,9 +134,10 @@ def _ended(descriptor: int) -> tuple[bool | None, str]:
 
 def _acquire(folder: Path, take: bool, until: float, way_out: str) -> int:
     """The open lock. It comes into being whole: with its owner's name in it, and locked."""
+    start = time.monotonic()
     while True:
         try:
-            if (descriptor := _try(folder, take, way_out)) is not None:
+            if (descriptor := _try(folder, take, way_out, time.monotonic() - start < PATIENCE)) is not None:
                 return descriptor
         except Busy:
             if time.monotonic() > until:
@@ -143,15 +145,15 @@ def _acquire(folder: Path, take: bool, until: float, way_out: str) -> int:
             time.sleep(0.05)
 
 
-def _try(folder: Path, take: bool, way_out: str) -> int | None:
-    """None: what was there has just gone, and it is worth another try."""
+def _try(folder: Path, take: bool, way_out: str, again: bool) -> int | None:
+    """None: what was there has just gone, and it is worth another try; OSError where that was tried long enough."""
     mine = folder / f".lock.{secrets.token_hex(4)}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(mine, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     except (FileNotFoundError, FileExistsError):
-        if folder.exists() and not folder.is_dir():
-            raise
+        if not again or (folder.exists() and not folder.is_dir()):
+            raise  # for good: a link to nowhere, or /proc
         return None  # who was here before has just removed the folder
     kept = False
     try:

@@ -37,15 +37,23 @@ def answer(text: str) -> None:
 
 
 @contextmanager
-def noted(words: Callable[[], str], *, once: bool = True, leave_ignored: bool = False) -> Iterator[list[int]]:
+def noted(
+    words: Callable[[], str],
+    *,
+    say: Callable[[str], object] = answer,
+    once: bool = True,
+    leave_ignored: bool = False,
+) -> Iterator[list[int]]:
     """SIGTERM, SIGINT and a closed terminal are noted in a list, to be acted on between two things, and answered with
-    `words`. `once`: a second one stops at once. `leave_ignored`: what is ignored (nohup, a script's &) stays so."""
+    `words`. `say`: what shows them, where a line of its own would be drawn over; it is called in the midst of
+    anything, and must not print. `once`: a second one stops at once. `leave_ignored`: what is ignored (nohup, a
+    script's &) stays so."""
     asked: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         asked.append(number)
         if len(asked) == 1:
-            answer(f"{signal.Signals(number).name}: {words()}")
+            say(f"{signal.Signals(number).name}: {words()}")
         elif once:
             raise Stopped(number)
 

@@ -156,6 +156,8 @@ def every_section() -> dict[str, type[Any]]:
 
 
 def _read_file(file: Path) -> dict[str, Any]:
+    if file == Path(""):
+        raise ValueError("--config is empty (a variable that is not set?): give it a file, or leave it out")
     tree = read_yaml(file) or {}
     if isinstance(tree, dict):
         tree = {section: {} if part is None else part for section, part in tree.items()}

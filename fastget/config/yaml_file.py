@@ -14,8 +14,10 @@ def read_yaml(file: Path) -> Any:
     """The content; ValueError says why it cannot be read."""
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read the configuration file {file}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"cannot read the configuration file {file}: it is no text file, let alone YAML") from error
+    except OSError as error:
+        raise ValueError(f"cannot read the configuration file {file}: {error.strerror}") from error
     try:
         _refuse_endless(text)
         return yaml.safe_load(text)

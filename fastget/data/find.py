@@ -20,7 +20,7 @@ from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.decode import Problem
 from fastget.data.digits import digits_root
 from fastget.data.features import Origin, Store
-from fastget.data.folders import domains_from_folders, folders_in
+from fastget.data.folders import domains_from_folders, folders_in, what_is
 from fastget.data.layout import present, published_shots, read_domain, validation_file
 from fastget.data.lists import ImageList, domains_from_lists, read_list
 from fastget.data.notes import count_notes, lacking_notes, limit_notes, same_notes, ssda_notes
@@ -189,8 +189,7 @@ def _refuse_unknown(name: str) -> None:
 def _domain_folders(root: Path) -> list[str]:
     found = folders_in(root) if root.is_dir() else []
     if not found:
-        what = "holds no domain folders" if root.is_dir() else "does not exist"
-        raise ValueError(f"{root} {what}: expected {root}/DOMAIN/CLASS/image.jpg")
+        raise ValueError(f"{root} {what_is(root)}: expected {root}/DOMAIN/CLASS/image.jpg")
     return found
 
 

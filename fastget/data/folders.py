@@ -27,6 +27,13 @@ def folders_in(folder: Path) -> list[str]:
         raise ValueError(f"cannot look into the folder {folder}: {error.strerror}; check its permissions") from error
 
 
+def what_is(root: Path) -> str:
+    """Of a place that holds no domain's folder: why, in words."""
+    if not root.is_dir():
+        return "is a file" if root.exists() else "does not exist"
+    return "holds no domain folders" if any(root.iterdir()) else "is empty"
+
+
 @dataclass
 class DomainFolder:
     """What a domain's folder holds: images by class folder, or under an empty name where it has no class folders."""
@@ -83,12 +90,8 @@ def domains_from_folders(root: Path, *domains: str, led: bool = True) -> list[Im
 def _read(root: Path, domain: str) -> DomainFolder:
     folder = root / domain
     if not folder.is_dir():
-        there = folders_in(root) if root.is_dir() else None
-        found = (
-            f"{root} holds {and_more(there)}"
-            if there
-            else f"{root} " + ("is empty" if root.is_dir() else "does not exist")
-        )
+        there = folders_in(root) if root.is_dir() else []
+        found = f"{root} " + (f"holds {and_more(there)}" if there else what_is(root))
         raise ValueError(f"no domain folder {folder}: {found}; a domain's images lie in ROOT/DOMAIN/CLASS/")
     return read_folder(root, domain)
 

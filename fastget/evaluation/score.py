@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastget.common.choices import Criterion
+from fastget.common.errors import RunFailed
 from fastget.common.ranks import Ranks
 from fastget.data.lists import UNLABELLED
 from fastget.evaluation.infer import Between, Inferred, Look, infer, nothing
@@ -88,7 +89,7 @@ def assess(share: Inferred, ranks: Ranks) -> Evaluation:
     shares = list(zip(*ranks.gather([part.cpu() for part in mine]), strict=True))
     i, p, c, y = (torch.cat(part) for part in shares[:4])
     if not len(p):
-        raise RuntimeError("none of the images to evaluate can be read any more: run `fastget data check`")
+        raise RunFailed("none of the images to evaluate can be read any more: run `fastget data check`")
     label_free = criteria(float(sum(shares[4])) / len(p), sum(shares[5]) / len(p), torch.cat(shares[6]))
     return score(i, p, c, y, P.shape[1], label_free, sum(shares[5]))
 

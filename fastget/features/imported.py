@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastget.common.archive import START, other_content
 from fastget.data.features import INDEX, FeatureType, Origin, Rows, Store, shard_name, write_shard
 from fastget.data.lists import UNLABELLED
 from fastget.features.make import SHARD
-from fastget.networks.weights import START, other_content
 
 FORM = 'expected {"feats": {domain: (n, D)}, "labels": {domain: (n,)}, "classes": [names]}'
 

@@ -107,6 +107,7 @@ def make_features(
 @contextmanager
 def _held(folder: Path, config: Config) -> Iterator[None]:
     """One making at a time."""
+    _refuse_other_content(folder)
     with ExitStack() as stack:
         try:
             stack.enter_context(held(folder, take=config.train.lock == "take"))
@@ -136,6 +137,17 @@ def build_backbone(
         **dataclasses.asdict(made),
     )
     return laid_out(network.backbone, device).eval().requires_grad_(False), origin
+
+
+def _refuse_other_content(folder: Path) -> None:
+    """ValueError for a folder of something else, such as the images themselves: shards would lie among it."""
+    if folder.is_dir() and not (folder / INDEX).exists():
+        other = sorted(file.name for file in folder.iterdir() if file.suffix != ".safetensors" and file.name[0] != ".")
+        if other:
+            raise ValueError(
+                f"{folder} holds other files ({and_more(other, 3)}): features go to a folder of their own, choose "
+                "another --out"
+            )
 
 
 def _open(folder: Path, origin: Origin, classes: tuple[str, ...], ranks: Ranks) -> Store:

@@ -29,7 +29,7 @@ class TooManyBadImages(ValueError):
         first = and_more([f"{bad.path} ({bad.reason})" for bad in files], 3)
         super().__init__(
             f"{len(files):,} of the {length:,} images of {name} cannot be read any more, over data.bad_threshold="
-            f"{threshold:g}: {first}. Is the disk still there? Run `fastget data check`, then go on with --resume auto"
+            f"{threshold:g}: {first}. Is the disk still there? Run `fastget data check`"
         )
 
 

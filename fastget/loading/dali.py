@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from fastget.common.choices import Interpolation
+from fastget.common.errors import RunFailed
 from fastget.common.preprocessing import Preprocessing
 from fastget.loading.bad_files import BadFiles
 from fastget.loading.dali_source import ExternalSource, cut_in_resize, note_bad_files
@@ -60,7 +61,7 @@ def dali_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: i
         except RuntimeError as error:
             unexplained = 0 if note_bad_files(stream, bad, source) else unexplained + 1
             if unexplained > UNEXPLAINED or not source.given:
-                raise RuntimeError(
+                raise RunFailed(
                     f"DALI failed at step {start} of {stream.images.name}, and every file of it can be read otherwise: "
                     f"{error}. Use data.loader=torchvision"
                 ) from error

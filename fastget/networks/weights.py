@@ -14,10 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fastget.common.archive import damage_in
+from fastget.common.archive import START, damage_in, other_content
 from fastget.common.text import and_more
 
-START = 512  # bytes that tell what a file is
 AGAIN = "download it again, or give another file"
 
 
@@ -63,20 +62,6 @@ def _read(file: Path) -> Any:
     if what := other_content(start):
         raise ValueError(f"network.weights: {file} is {what}, not a file of weights: {AGAIN}")
     return _read_safetensors(file) if _is_safetensors(file, start) else _read_torch(file, zipped=start[:2] == b"PK")
-
-
-def other_content(start: bytes) -> str:
-    """What else a file is, by its first bytes; empty if it may be one of weights."""
-    if not start:
-        return "empty"
-    plain = start.lstrip().lower()
-    if plain.startswith((b"<!doctype", b"<html", b"<head", b"<?xml")):
-        return "a web page"
-    if plain.startswith(b"version https://git-lfs"):
-        return "a pointer of Git LFS, in place of the file itself (git lfs pull)"
-    if b"\0" not in start and all(byte >= 32 or byte in b"\t\n\r\f" for byte in start):
-        return "a text file"
-    return ""
 
 
 def _is_safetensors(file: Path, start: bytes) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fastget.common.archive import damage_in
+from fastget.common.archive import START, damage_in, other_content
 from fastget.common.files import write_atomically
 from fastget.runs.old import FORMAT, upgrade
 
@@ -62,6 +62,10 @@ def _refuse_damaged(file: Path) -> None:
         if sha256_of(file, size, NO_COMMENT) != comment[len(MARK) :].decode(errors="replace"):
             raise BadCheckpoint(f"{file} is damaged: its checksum is wrong")
         return
+    with file.open("rb") as stream:
+        what = other_content(stream.read(START))
+    if what:
+        raise BadCheckpoint(f"{file} is {what}, not a checkpoint")
     if damage := damage_in(file):
         raise BadCheckpoint(f"{file} is damaged: {damage}")
 

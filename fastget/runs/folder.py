@@ -207,6 +207,8 @@ def _refuse_taken(folder: Path) -> None:
 
 def _refuse_unwritable(folder: Path) -> None:
     """Before anything else is done: whether the folder can be written, or made in the nearest one that is there."""
+    if folder.is_symlink() and not folder.exists():
+        raise ValueError(f"cannot write to the run's folder {folder}: it is a link to nowhere; choose another by --out")
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         why = "no permission" if there.is_dir() else f"{there} is a file"

@@ -61,10 +61,12 @@ def _read(file: Path) -> tuple[str, list[Row]]:
             return _machine(held), [Row(**row) for row in held["rows"]]
         if "benchmarks" in held:
             return _pytest_machine(held), [_pytest_row(one) for one in held["benchmarks"]]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {file}: {error}") from error
-    except (json.JSONDecodeError, AttributeError, KeyError, TypeError, StopIteration) as error:
-        raise ValueError(f"{file} holds no results of benchmarks ({error!r}): make some by `make bench`") from error
+    except OSError as error:
+        raise ValueError(f"cannot read {file}: {error.strerror}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{file} is no JSON, which results of benchmarks are: make some by `make bench`") from error
+    except (AttributeError, KeyError, TypeError, StopIteration) as error:
+        raise ValueError(f"{file} is JSON, but no results of benchmarks: make some by `make bench`") from error
     raise ValueError(f"{file} holds no results of benchmarks: make some by `make bench`")
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from fastget.common.errors import Interrupted
 from fastget.common.lock import busy, lock_file
-from fastget.common.signals import noted
+from fastget.common.signals import answer, noted
 from fastget.config import Config
 from fastget.runs.sinks import jsonl
 from fastget.runs.summary import SeedsSummary, SeedSummary, read_summary
@@ -162,10 +162,12 @@ class Pool:
         """Jobs that another process is busy with."""
         return [self.jobs[number] for number in self.left if number in self._again]
 
-    def run(self, ended: Callable[[Outcome], object], tick: Callable[[], object]) -> None:
-        """`ended` is told each outcome, `tick` is called now and then. Raises Interrupted, with every run saved; no
-        process is left behind, whatever happens here."""
-        with noted(lambda: STOPPING, once=False, leave_ignored=True) as asked:
+    def run(
+        self, ended: Callable[[Outcome], object], tick: Callable[[], object], say: Callable[[str], object] = answer
+    ) -> None:
+        """`ended` is told each outcome, `tick` is called now and then, `say` shows what a signal is answered with.
+        Raises Interrupted, with every run saved; no process is left behind, whatever happens here."""
+        with noted(lambda: STOPPING, say=say, once=False, leave_ignored=True) as asked:
             try:
                 while (self.left or self.running) and not asked:
                     for place in range(len(self.slots)):

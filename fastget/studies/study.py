@@ -118,14 +118,18 @@ def _shown(study: Study, pool: Pool, console: Console) -> None:
         pool.run(line, tell_waiting)
         return
     with Live(console=console, refresh_per_second=2, transient=True) as live:
+        state, said = Text(style="dim"), Text(style="bold")  # what a signal is answered with stands below the table
 
         def draw() -> None:
-            state = f"{pool.running} running, {len(pool.left)} to come; Ctrl-C saves and stops"
+            state.plain = f"{pool.running} running, {len(pool.left)} to come; Ctrl-C saves and stops"
             tell_waiting()
-            live.update(Group(study.table(pool.outcomes), Text(state, style="dim")))
+            live.update(Group(study.table(pool.outcomes), state, said))
+
+        def say(text: str) -> None:
+            said.plain = f"fastget: {text}"
 
         draw()
-        pool.run(lambda one: line(one) if one.status == "failed" else draw(), draw)
+        pool.run(lambda one: line(one) if one.status == "failed" else draw(), draw, say)
 
 
 def _figures(one: Outcome) -> str:

@@ -65,7 +65,7 @@ class Loop:
         engine.model.train()
         batches = engine.batches()
         final: Evaluation | None = None
-        with noted(self._answer) as self.asked:
+        with noted(self._answer, say=self.display.answer) as self.asked:
             try:
                 if self.owed:
                     final = self._evaluate()
@@ -172,7 +172,7 @@ class Loop:
         after = f"after step {self.engine.step}"
         if self.engine.ranks.world == 1:
             after += ", which is saved" if self._on_disk() else f", which could not be saved ({self.unsaved})"
-        return RunFailed(f"{after}: {error}")
+        return RunFailed(f"{after}: {error}, then go on with --resume auto")
 
     def _name_bad(self, batch: Batches) -> None:
         for bad in (bad for part in batch.given for bad in part.bad):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fastget.commands.main import main
+from fastget.common.progress import NowAndThen
 from fastget.data.digits import digits_root
 
 
@@ -134,3 +135,32 @@ def test_a_run_on_a_relative_root_from_another_folder(
         main(["eval", "--checkpoint", str(tmp_path / "r"), "--root", str(folders)]) == 2
     )  # a place that is given is here
     assert "no domain folder" in capsys.readouterr().err
+
+
+def test_its_progress_is_told(
+    digits_run: Path, folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal by lines, on standard error: standard output is the answer's."""
+    monkeypatch.setattr(NowAndThen, "due", lambda self: True)
+    args = ["--data", "folder", "--root", str(folders), "--source", "fonts", "--target", "handwritten"]
+    assert main(["eval", "--checkpoint", str(digits_run), "--json", "--batch-size", "30", *args]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["images"] == 55
+    assert "looking at the images: " in err
+    assert [line for line in err.splitlines() if line.startswith("eval")] == [
+        "evaluation: 30 of 55", "evaluation: 55 of 55"
+    ]  # fmt: skip
+
+
+def test_nothing_that_can_be_read(digits_run: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage inside, which a look at headers and ends does not find."""
+    for file in (folders / "handwritten").rglob("*.png"):
+        data = bytearray(file.read_bytes())
+        at = data.index(b"IDAT") + 4
+        data[at : at + 8] = bytes(8)
+        file.write_bytes(data)
+    args = ["--data", "folder", "--root", str(folders), "--source", "fonts", "--target", "handwritten"]
+    for threshold, code, said in (("0.01", 2, "cannot be read any more"), ("1", 1, "none of the images to evaluate")):
+        given = [*args, "--set", f"data.bad_threshold={threshold}"]
+        assert main(["eval", "--checkpoint", str(digits_run), *given]) == code
+        assert said in " ".join(capsys.readouterr().err.split())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fastget.common import lock
 from fastget.common.lock import NAME, Busy, Owner, busy, held
 from tests.pictures import this_fastget
 
@@ -127,3 +128,12 @@ def test_of_many_at_once_one_holds_it(tmp_path: Path) -> None:
         thread.join()
     assert (len(entered), inside, most) == (6, 0, 1)
     assert not list(tmp_path.rglob(".lock*"))
+
+
+@pytest.mark.parametrize("place", ["link/run", "link"])
+def test_a_folder_that_can_never_be_made(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was tried for ever, without a word: a link to nowhere, a folder below /proc."""
+    monkeypatch.setattr(lock, "PATIENCE", 0.05)
+    (tmp_path / "link").symlink_to(tmp_path / "gone" / "place")
+    with pytest.raises(OSError, match="File exists"), held(tmp_path / place):
+        pytest.fail("it cannot be")

@@ -1,7 +1,9 @@
-"""The progress bar: on a terminal only, and gone at the end."""
+"""The progress bar: on a terminal, and gone at the end; elsewhere a line now and then."""
 
 import io
+import time
 
+import pytest
 from rich.console import Console
 
 from fastget.common.progress import progress_bar
@@ -21,3 +23,14 @@ def test_a_hidden_bar_writes_nothing() -> None:
     with progress_bar("checking", None, Console(file=screen, force_terminal=True), hidden=True) as advance:
         advance(3)
     assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize(("total", "of"), [(1000, " of 1,000"), (None, "")])
+def test_a_log_has_lines(total: int | None, of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, now = io.StringIO(), 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with progress_bar("checking", total, Console(file=log)) as advance:
+        for _ in range(10):
+            now += 9
+            advance(100)
+    assert log.getvalue().splitlines() == [f"checking: 400{of}", f"checking: 800{of}"]

@@ -141,7 +141,7 @@ def test_values_given_in_python(tmp_path: Path) -> None:
             Config(train=wrong)
     with pytest.raises(ValueError, match=r"optim\.lr must be"):
         Config(optim=OptimConfig(lr=10**400))
-    with pytest.raises(ValueError, match=r"optim\.lr must be above 0"):
+    with pytest.raises(ValueError, match=r"optim\.lr must be a finite number and above 0"):
         Config(optim=OptimConfig(lr=float("nan")))
 
 

@@ -42,6 +42,15 @@ def test_without_a_leader_the_classes_are_those_of_all(tmp_path: Path) -> None:
     assert lists[1].labels.tolist() == [UNLABELLED]
     with pytest.raises(ValueError, match="holds no domain folders"):
         read_domains("folder", str(tmp_path / "plain"))
+    (tmp_path / "empty").mkdir()
+    for place, why in (
+        ("plain", "holds no domain folders"),
+        ("empty", "is empty"),
+        ("plain/0.png", "is a file"),
+        ("gone", "does not exist"),
+    ):
+        with pytest.raises(ValueError, match=f"no domain folder .*/photo: .*{place} {why}; a domain's images"):
+            domains_from_folders(tmp_path / place, "photo")
 
 
 def test_every_format_that_is_read_is_found_under_each_of_its_names(tmp_path: Path) -> None:

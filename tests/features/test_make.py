@@ -132,6 +132,14 @@ def test_another_backbone_is_refused(root: Path) -> None:
         make_features(config(root), "out")
 
 
+def test_a_folder_of_something_else_is_refused(root: Path) -> None:
+    """The images' own, above all: shards would lie among them."""
+    before = sorted(root.rglob("*"))
+    with pytest.raises(ValueError, match=r"holds other files \(.*\): features go to a folder of their own"):
+        make_features(config(root), root)
+    assert sorted(root.rglob("*")) == before
+
+
 def test_bad_images_by_policy(root: Path) -> None:
     (root / "photo" / "ant" / "001.jpg").write_bytes(b"")
     with pytest.raises(ValueError, match=r"001\.jpg is empty.*--bad-images skip"):

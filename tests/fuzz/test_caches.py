@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,13 @@ from tests.fuzz.mutations import mutations
 from tests.pictures import write_damage, write_domains
 
 
-def checks(tmp_path: Path, count: int, seed: int) -> None:
+def checks(tmp_path: Path, count: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     damage = write_damage(tmp_path)
     files = [str(tmp_path / name) for name in ("good.jpg", "good.png", "half.jpg", "text.jpg")]
     found = {problem.path: problem.kind for problem in check(files, full=False).bad}
     assert set(found.values()) == {damage["half.jpg"], damage["text.jpg"]}
     place = Remembered.file()
+    monkeypatch.setattr(os, "fsync", lambda file: None)  # the disk's time, of which thousands would be minutes
     for data in mutations(place.read_bytes(), count, seed):
         place.write_bytes(data)
         report = check(files, full=False)
@@ -48,18 +50,18 @@ def indices(tmp_path: Path, count: int, seed: int) -> None:
             assert square is None or (whole is not None and np.array_equal(square, whole))
 
 
-def test_what_checks_remember(tmp_path: Path) -> None:
-    checks(tmp_path, 300, 0)
+def test_what_checks_remember(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks(tmp_path, 2000, 0, monkeypatch)
 
 
 @pytest.mark.filterwarnings("ignore:the packed cache is damaged")
 def test_the_index_of_packed_images(tmp_path: Path) -> None:
-    indices(tmp_path, 400, 0)
+    indices(tmp_path, 2000, 0)
 
 
 @pytest.mark.slow
-def test_much_that_checks_remember(tmp_path: Path) -> None:
-    checks(tmp_path, 15_000, 1)
+def test_much_that_checks_remember(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks(tmp_path, 15_000, 1, monkeypatch)
 
 
 @pytest.mark.slow

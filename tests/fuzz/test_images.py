@@ -42,7 +42,7 @@ def read_all(data: bytes, file: Path) -> None:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_images(kind: str, tmp_path: Path) -> None:
-    _run(kind, tmp_path, 300)
+    _run(kind, tmp_path, 400)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from tests.features.support import on_features, small_store
 from tests.support import metrics
 
 HOOKED = ("fsync", "replace", "rename", "link", "unlink")
-SHORT: dict[str, Any] = {"train__max_steps": 4, "train__warmup_steps": 1, "train__log_every": 2, "train__eval_every": 2}
+SHORT: dict[str, Any] = {"train__warmup_steps": 1, "train__log_every": 2}
 SHORT |= {"train__checkpoint_every": 1, "train__keep_checkpoints": 1, "train__select": "entropy"}
 
 
@@ -58,18 +58,19 @@ class Camera:
             patch.setattr(os, name, hooked)
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_it_goes_on_from_every_one(tmp_path: Path, every: int) -> None:
+@pytest.mark.parametrize("steps", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_it_goes_on_from_every_one(tmp_path: Path, steps: int) -> None:
     root = small_store(tmp_path / "small").folder
+    settings = {**SHORT, "train__max_steps": steps, "train__eval_every": steps // 2}
     camera = Camera(Path("run"), tmp_path / "copies")
     with pytest.MonkeyPatch.context() as patch:
         camera.hook(patch)
-        whole = train(on_features(root, "run", **SHORT), quiet=True).folder
+        whole = train(on_features(root, "run", **settings), quiet=True).folder
     copies = sorted((tmp_path / "copies").iterdir())
     assert camera.calls > len(copies) > 20
     wanted = load_checkpoint(whole / "checkpoints" / "final.pt")["model"]
-    for copy in copies[::every]:
-        train(on_features(root, copy, train__resume="auto", **SHORT), quiet=True)
+    for copy in copies:
+        train(on_features(root, copy, train__resume="auto", **settings), quiet=True)
         assert metrics(copy) == metrics(whole), copy
         found = load_checkpoint(copy / "checkpoints" / "final.pt")["model"]
         assert all(torch.equal(found[name], wanted[name]) for name in wanted), copy

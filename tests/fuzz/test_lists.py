@@ -34,7 +34,7 @@ def read(file: Path, data: bytes) -> None:
 
 
 def test_lists(tmp_path: Path) -> None:
-    for data in mutations(GOOD, 1000):
+    for data in mutations(GOOD, 3000):
         read(tmp_path / "a.txt", data)
 
 

@@ -40,7 +40,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     for file, message in (
         (cut, "damaged"),
         (flipped, "checksum"),
-        (text, "damaged or no checkpoint"),
+        (text, "is a text file, not a checkpoint"),
         (other, "not a checkpoint of fastget"),
         (tmp_path / "none.pt", "no checkpoint"),
     ):

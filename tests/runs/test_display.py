@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 import torch
 from rich.console import Console
 
+from fastget.common.signals import noted
 from fastget.config import make_config
+from fastget.evaluation.score import score
 from fastget.networks.preprocessing import filled
-from fastget.runs.sinks import display as display_module
 from fastget.runs.sinks.display import Display
 from fastget.training.build import eval_batch_size
 from fastget.training.clock import Clock
@@ -34,11 +36,49 @@ def test_a_log_tells_of_a_long_evaluation(monkeypatch: pytest.MonkeyPatch) -> No
     out, now = io.StringIO(), 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     shown = Display("get, seed 0", 60, Console(file=out, width=100))
+    shown.time_left(125)
     for done in range(0, 4000, 100):
         now += 4
         shown.looking("evaluation", done, 4000)
-    assert out.getvalue().splitlines() == [f"  evaluation: {done:,} of 4,000 images" for done in range(700, 4000, 800)]
-    assert display_module.EVERY == 30
+    lines = [f"  evaluation: {done:,} of 4,000 images   ETA 0:02:05" for done in range(700, 4000, 800)]
+    assert out.getvalue().splitlines() == lines
+
+
+def test_a_log_tells_of_long_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where evaluations are rare too; of a run of days in some hundred lines."""
+    out, now = io.StringIO(), 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    shown = Display("get, seed 0", 60_000, Console(file=out, width=100))
+    for step in range(1, 60_001):
+        now += 4
+        shown.stepped(step, 4 * (60_000 - step))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "  step      8/60000   ETA 2 days, 18:39:28"
+    assert 100 < len(lines) < 400
+
+
+def test_a_target_without_labels_is_evaluated_aloud() -> None:
+    out = io.StringIO()
+    shown = Display("get, seed 0", 60, Console(file=out, width=100))
+    nothing = torch.zeros(2, dtype=torch.int64)
+    shown.evaluated(6, score(nothing, nothing, torch.ones(2), nothing - 1, 3, {"entropy": 0.25}))
+    assert out.getvalue() == "  step      6/60   mean entropy 0.250, no labels to compare with\n"
+
+
+def test_the_answer_to_a_signal_outlives_the_next_drawing(capfd: pytest.CaptureFixture[str]) -> None:
+    """A line written past the bar was drawn over a quarter of a second later, and tore the bar."""
+    out = io.StringIO()
+    with Display("get, seed 0", 60, Console(file=out, force_terminal=True, width=100)) as shown:
+        with noted(lambda: "stopping after this step", say=shown.answer) as asked:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert asked == [signal.SIGTERM]
+        for _ in range(2):
+            shown.live.refresh()
+            last = out.getvalue().rpartition("get, seed 0")[2]
+            assert "fastget: SIGTERM: stopping after this step" in last
+    assert capfd.readouterr().err == ""
+    Display("get, seed 0", 60, Console(file=out, width=100)).answer("a log has lines")
+    assert capfd.readouterr().err == "fastget: a log has lines\n"
 
 
 def test_the_time_that_is_left_counts_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def test_places_without_a_checkpoint(tmp_path: Path) -> None:
         ("empty", "holds no checkpoint: expected .*final.pt"),
         ("several", "several seeds .*seed-0, seed-1.*: give .*seed-0"),
         ("gone", "no run or checkpoint .*gone"),
-        ("text.pt", "damaged or no checkpoint"),
+        ("text.pt", "is a text file, not a checkpoint"),
         ("other.pt", "not a checkpoint of fastget"),
     ):
         with pytest.raises(BadCheckpoint, match=message):

@@ -67,7 +67,7 @@ def test_the_command(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.Ca
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
     assert main(["bench", "report", str(tmp_path / "x.json")]) == 2
-    assert "x.json holds no results" in capsys.readouterr().err
+    assert "results of benchmarks" in capsys.readouterr().err
     assert main(["bench", "report", str(tmp_path / "none.json")]) == 2
 
 

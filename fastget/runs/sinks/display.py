@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -14,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from fastget.common import signals
+from fastget.common.progress import NowAndThen
 from fastget.common.text import escaped
 from fastget.evaluation.score import Evaluation
-
-EVERY = 30  # seconds between lines about a long evaluation, where there is no bar
 
 
 def percent(share: float | None) -> str:
@@ -38,6 +37,7 @@ class Display:
         self.console = console or Console()
         self.title, self.quiet = title, quiet
         self.steps = steps
+        self.left, self.means = "ETA -:--", ""  # the time that is left, and the last losses, in words
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -47,11 +47,12 @@ class Display:
             console=self.console,
             expand=True,
         )
-        self.task = self.progress.add_task(title, total=steps, left="ETA -:--")
+        self.task = self.progress.add_task(title, total=steps, left=self.left)
         self.phase = self.progress.add_task("evaluation", total=None, visible=False, left="")
-        self._told = time.monotonic()  # when a plain line last told of a phase
+        self.lines = NowAndThen()  # where there is no bar
         self.figures = Text(style="dim")
-        self.live = Live(Group(self.progress, self.figures), console=self.console, refresh_per_second=4, transient=True)
+        self.said = Text(style="bold")  # to a signal
+        self.live = Live(get_renderable=self._drawn, console=self.console, refresh_per_second=4, transient=True)
         self.shown = not quiet and self.console.is_terminal
         self.brief = brief and not self.shown
 
@@ -66,6 +67,17 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _drawn(self) -> Group:
+        return Group(self.progress, *(text for text in (self.figures, self.said) if text.plain))
+
+    def answer(self, text: str) -> None:
+        """To a signal, at once, in the midst of anything. Below the bar, which a line of its own would tear, and which
+        would be drawn over that line in a moment."""
+        if self.shown:
+            self.said.plain = f"fastget: {text}"
+        else:
+            signals.answer(text)
 
     def close(self) -> None:
         """The bar vanishes; what is printed from now on stands below what was."""
@@ -84,6 +96,7 @@ class Display:
         words.append(f"{speed['memory_mib'] / 1024:.1f} GiB")
         method, whole = speed["method_ms"], max(speed["step_ms"], 1e-9)
         added = f"of {whole:,.0f} ms the method's {method:,.1f} ({100 * method / whole:.0f} %)"
+        self.means = words[1]
         self.figures.plain = f"{', '.join(words)}\n{cost}; {added}, and {speed['method_mib']:,.1f} MiB"
 
     def stepped(self, step: int, seconds_left: float) -> None:
@@ -91,36 +104,46 @@ class Display:
         self.progress.update(self.task, completed=step)
         self.time_left(seconds_left)
         self.progress.update(self.phase, visible=False)
+        if self._owed():
+            self._line(f"step {step:>6}/{self.steps}", *filter(None, [self.means]), self.left)
 
     def time_left(self, seconds: float) -> None:
         """Until the run is done."""
-        self.progress.update(self.task, left=f"ETA {timedelta(seconds=round(seconds))}")
+        self.left = f"ETA {timedelta(seconds=round(seconds))}"
+        self.progress.update(self.task, left=self.left)
 
     def looking(self, what: str, done: int, total: int) -> None:
         """A pass over images that is no training: an evaluation, say. Outside of a terminal a line now and then."""
         self.progress.update(self.phase, description=f"  {what}", completed=done, total=total, visible=done < total)
-        now = time.monotonic()
-        if not self.shown and not self.quiet and done < total and now - self._told > EVERY:
-            self._told = now
-            self.console.print(f"  {what}: {done:,} of {total:,} images", highlight=False, soft_wrap=True)
+        if done < total and self._owed():
+            self._line(f"{what}: {done:,} of {total:,} images", self.left)
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        self._told = time.monotonic()
         if self.brief and step < self.steps:
             return
         words = [f"step {step:>6}/{self.steps}"]
         if evaluation.accuracy is not None:
             words.append(f"target accuracy {percent(evaluation.accuracy)}")
             words.append(f"mean class accuracy {percent(evaluation.mean_class_accuracy)}")
+        elif (entropy := evaluation.label_free.get("entropy")) is not None:
+            words.append(f"mean entropy {entropy:.3f}, no labels to compare with")
         if evaluation.validation is not None:
             words.append(f"validation {percent(evaluation.validation.mean_class_accuracy)}")
         if evaluation.of is not None:
             words.append(f"on {len(evaluation.index):,} of {evaluation.of:,} images")
         if len(words) > 1 and not self.quiet:
-            self.console.print(f"  {'   '.join(words)}", highlight=False, soft_wrap=True)
+            self._line(*words)
+
+    def _owed(self) -> bool:
+        """Whether a log, which has no bar, has been silent for long."""
+        return not self.shown and not self.quiet and self.lines.due()
+
+    def _line(self, *words: str) -> None:
+        self.console.print(f"  {'   '.join(words)}", highlight=False, markup=False, soft_wrap=True)
+        self.lines.told()
 
     def warn(self, text: str) -> None:
-        self.console.print(Text.assemble(("warning: ", "yellow"), escaped(text)))
+        self.console.print(Text.assemble(("warning: ", "yellow"), escaped(text)), soft_wrap=True)
 
 
 def results_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
