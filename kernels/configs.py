@@ -197,7 +197,6 @@ def class_sums(B: int, C: int, D: int, dtype: torch.dtype) -> Tile:
     BLOCK_B, BLOCK_C, num_stages = 32, 32, 2
     if dtype != torch.float32 and large():
         BLOCK_B, num_stages = 64, 3
-        BLOCK_C = 64 if B > 512 else 32
     return Tile(BLOCK_B=BLOCK_B, BLOCK_C=BLOCK_C, BLOCK_D=128, PRECISION="ieee", num_warps=8, num_stages=num_stages)
 
 

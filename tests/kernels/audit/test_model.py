@@ -52,4 +52,4 @@ def test_the_largest_step_is_bound_by_the_cache() -> None:
     found = model.step_times(4096, 1000, 2048, torch.bfloat16, H100)
     bounds = {t.work.name: t.bound for t in found}
     assert bounds["logits"] == bounds["backward"] == "l2"
-    assert model.total(found) <= 2 * products(4096, 1000, 2048) / H100.rates["tf32"]
+    assert model.total(found) <= 2.1 * products(4096, 1000, 2048) / H100.rates["tf32"]
