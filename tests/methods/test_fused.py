@@ -85,6 +85,19 @@ def test_float64_agrees_to_rounding_in_every_option(options: dict[str, Any]) -> 
                 torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-11, msg=f"{name} {gammas} {by}")
 
 
+@pytest.mark.parametrize("present", [33, 27, 20], ids=["in full", "faded", "off"])
+def test_a_prior_that_spreads_and_others(present: int) -> None:
+    """On both sides of the gates of (2") and (6'), each alone and both."""
+    pi = torch.full((33,), 1e-4)
+    pi[:present] = 1 + 0.1 * torch.rand(present, generator=torch.Generator().manual_seed(0))
+    x = replace(batch(18, 33, 20), pi=pi / pi.sum()).to(torch.float64)
+    forms: list[dict[str, Any]] = [{"prior_cap": True, "prior_gate": True}, {"rebalance_gate": True}]
+    for options in (*forms, {**forms[0], **forms[1]}, {"prior_shrinkage": True, "rebalance_gate": True}):
+        expected, found = (whole(ops, x, 0.15, (0.5, 0.2), labels=x.labels, **options) for ops in (reference, fused))
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-11, msg=f"{name} {options}")
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("tau", [1.0, 0.15, 0.01])
 def test_float32_by_the_kernels_gates(shape: tuple[int, int, int], tau: float) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fastget import reference
 from fastget.reference import (
+    CAP_GATE,
     EPS,
     PRIOR_FLOOR,
     Objective,
@@ -96,16 +97,26 @@ def expectation(
     with torch.no_grad():
         found = None
         if not torch.compiler.is_compiling() and prior_estimate in ("likelihood", "posterior", "nearest"):
-            prior = shrink_prior(pi) if prior_shrinkage else cap_prior(pi, prior_gate) if prior_cap else pi
             by: Tensor | bool | None = use_y_M if labels is None else labels
-            exponent = rebalance_exponent(pi) if rebalance_gate else None
-            found = _ordinary(features, mu, mu_g, mu_f, prior.log(), tau, prior_estimate, by, exponent)
+            gated = prior_cap and prior_gate
+            spreads = (gated or rebalance_gate) and _spreads(pi)  # then neither (2") nor (6') does anything
+            if gated and spreads:
+                log_prior = pi.new_full(pi.shape, -math.log(len(pi)))
+            else:
+                log_prior = (shrink_prior(pi) if prior_shrinkage else cap_prior(pi, gated) if prior_cap else pi).log()
+            exponent = rebalance_exponent(pi) if rebalance_gate and not spreads else None
+            found = _ordinary(features, mu, mu_g, mu_f, log_prior, tau, prior_estimate, by, exponent)
     if found is not None:
         return found
     return reference.expectation(
         features, mu, mu_g, mu_f, pi, tau, prior_estimate=prior_estimate, prior_shrinkage=prior_shrinkage,
         prior_cap=prior_cap, prior_gate=prior_gate, rebalance_gate=rebalance_gate, use_y_M=use_y_M, labels=labels,
     )  # fmt: skip
+
+
+def _spreads(pi: Tensor) -> bool:
+    """Whether exp(H(pi)) is at least CAP_GATE of C."""
+    return math.exp(-float(torch.xlogy(pi, pi).sum())) >= CAP_GATE * len(pi)
 
 
 def _ordinary(
