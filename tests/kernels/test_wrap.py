@@ -17,7 +17,7 @@ from torch import Tensor
 import fastget.kernels as kernels
 from fastget import reference
 from fastget.kernels.equations.cross_entropy import _cross_entropy_op
-from fastget.kernels.equations.labels import _cap_op, _mix_op, _shrink_op, _structure_op
+from fastget.kernels.equations.labels import _cap_op, _exponent_op, _mix_op, _shrink_op, _structure_op
 from fastget.kernels.equations.nearest import _histogram_op, _votes_op
 from fastget.kernels.equations.posterior import _posterior_op
 from fastget.kernels.equations.prototypes import _class_sums_op
@@ -153,7 +153,7 @@ def operators() -> list[tuple[str, Any, tuple[Any, ...]]]:
     f, g, h = (t.clone().requires_grad_() for t in (x.features, x.mu_g, x.mu_f))
     e = kernels.expectation(*step_inputs(x), 0.2, labels=x.labels)
     prior, P = x.pi.log(), torch.rand(4, 5).requires_grad_()
-    head = (e.S_g, e.S_f, e.colsum_g.clone(), e.colsum_f.clone(), e.y_M, *e.scales, 0.2, 0.5, 0.5)
+    head = (e.S_g, e.S_f, e.colsum_g.clone(), e.colsum_f.clone(), e.y_M, e.exponent, *e.scales, 0.2, 0.5, 0.5)
     assert e.sums is not None
     assert e.counts is not None
     sums = tuple(t.clone() for t in (e.sums, e.counts, e.prior_sum, e.rows, e.bad_rows))
@@ -171,6 +171,7 @@ def operators() -> list[tuple[str, Any, tuple[Any, ...]]]:
         ("structure_loss", _structure_op, (P.detach(), P.detach())),
         ("shrink_prior", _shrink_op, (x.pi,)),
         ("cap_prior", _cap_op, (x.pi, True)),
+        ("rebalance_exponent", _exponent_op, (x.pi,)),
     ]
 
 

@@ -19,7 +19,9 @@ def seen(rows: int, classes: int, width: int) -> Seen:
         return Seen(features, classifier(features), torch.arange(rows), classifier, 0.5)
 
 
-@pytest.mark.parametrize("config", [Get(), Get(prior_cap=False), Get(prior_cap=False, prior_shrinkage=True)])
+@pytest.mark.parametrize(
+    "config", [Get(), Get(rebalance_gate=False), Get(prior_cap=False), Get(prior_cap=False, prior_shrinkage=True)]
+)
 def test_get(config: Get) -> None:
     shown = seen(40, 5, 8)
     method = GetMethod(config, Task(5, 8, 40))
@@ -31,7 +33,7 @@ def test_get(config: Get) -> None:
     e = method.keep(shown).expectation  # of a step on the same batch
     assert torch.equal(given["y_M"][0], e.y_M)
     for name, S, colsum in (("Q_g", e.S_g, e.colsum_g), ("Q_f", e.S_f, e.colsum_f)):
-        Q = reference.rebalance(S.softmax(1), colsum)
+        Q = reference.rebalance(S.softmax(1), colsum.pow(2 * e.exponent) if config.rebalance_gate else colsum)
         labels, confidence = given[name]
         torch.testing.assert_close(confidence, Q.max(1).values)
         assert torch.equal(labels, Q.argmax(1))

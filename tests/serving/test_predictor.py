@@ -50,12 +50,12 @@ def test_a_run_that_has_not_ended(run: Path) -> None:
     said: list[str] = []
     assert load_predictor(run, report=said.append).step == 70
     assert "has no final.pt: the run has not ended. Using step_00000070.pt, of step 70" in said[0]
-    (run / "checkpoints" / "step_00000070.pt").write_bytes(b"half")
+    (run / "checkpoints" / "step_00000070.pt").write_bytes(b"PK\x03\x04half")
     assert load_predictor(run, report=said.append).step == 35
     assert "step_00000070.pt is damaged" in said[1]
     with pytest.warns(UserWarning, match="step_00000035"):
         load_predictor(run)
-    (run / "checkpoints" / "step_00000035.pt").write_bytes(b"half")
+    (run / "checkpoints" / "step_00000035.pt").write_bytes(b"PK\x03\x04half")
     with pytest.raises(BadCheckpoint, match=r"no checkpoint of .* can be used: .*70\.pt is damaged.*35\.pt is damaged"):
         load_predictor(run)
 

@@ -115,6 +115,7 @@ class Beside:
             prior_estimate=get.prior_estimate,
             prior_cap=True,
             prior_gate=True,
+            rebalance_gate=True,
             labels=labels,
         )
         exact = reference.objective(self.e._replace(y_M=out.y_M), get.gamma_Q, get.gamma_Q)

@@ -41,7 +41,7 @@ def test_a_step_is_six_launches_and_near_the_minimum(size: tuple[int, int, int],
     fused, least = traffic.fused_step(*size, dtype), traffic.minimum_bytes(*size, dtype)
     assert fused.launches <= 6
     assert fused.others == ()
-    assert least <= fused.bytes <= 1.3 * least
+    assert least <= fused.bytes <= 1.7 * least  # the slopes are written and read
     eager = traffic.eager_step(*size, dtype)
     assert eager.launches >= 80
     assert eager.bytes > 5 * fused.bytes
