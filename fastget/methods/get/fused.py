@@ -284,7 +284,8 @@ def update_memory_(
         or float(e.bad_rows) != 0  # another rank's
         or not math.isfinite(float(e.prior_sum.sum()))
     ):
-        reference.update_memory_(mu, pi, health, e, gamma_mu, gamma_pi, floor=floor, skip=skip)  # type: ignore[arg-type]
+        given: Any = e  # of the same fields as the reference's own
+        reference.update_memory_(mu, pi, health, given, gamma_mu, gamma_pi, floor=floor, skip=skip)
         return
     if skip is None or not bool(skip):
         step = e.counts.clamp_max(1).mul_(gamma_mu)  # 0 for a class with none, which is left as it was: mu * 1 + 0
