@@ -1,7 +1,7 @@
 """One training step, from the files to the memory: the ATDOC way against fastget, on the same samples, by turns.
 
-    python -m benchmarks.bench_train                        ResNet-50 and ResNet-18 at 224 px, 8 + 8 images
-    python -m benchmarks.bench_train --batch 36             as the papers train; minutes on a CPU
+    python -m benchmarks.bench_train                        ResNet-50 and ResNet-18 at 224 px, 16 + 16 images
+    python -m benchmarks.bench_train --batch 36             as the papers train; minutes on a CPU, and 25 GB
 
 The peer is written from the published description of ATDOC (Liang et al., CVPR 2021; tim-learn/ATDOC, demo_uda.py and
 data_list.py, MIT): PIL and torchvision transforms one image at a time, channels first, source and target forwarded
@@ -9,15 +9,15 @@ apart, cross-entropy with labels smoothed on the host, a nearest-centroid term, 
 then the target's images once more in evaluation mode for the memory. It has none of its logging, and its loader runs in
 this process, which spares it the workers' cost. fastget is its own engine with GeT and the defaults of `fastget train`.
 
-Both take the images, crops and mirrors that fastget's sampler draws. CPU time is the whole process's: a block is timed
-from a stream's opening to its close. An image pass is one image forward; one that is learned from counts as three.
+Both take the images, crops and mirrors that fastget's sampler draws. Each has a process of its own, since fastget sets
+up its process's memory (fastget/common/allocator.py), which the peer's published code does not; the processes work by
+turns. CPU time is the whole process's: a block is timed from a stream's opening to its close. An image pass is one
+image forward; one that is learned from counts as three.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -32,13 +32,16 @@ from torchvision import models
 from torchvision.transforms import functional as T
 
 from benchmarks.bench_loader import make_photographs
-from benchmarks.results import CountReads, compared, interleaved, one_thread, peak_mb, script
+from benchmarks.results import CountReads, by_turns, compared, script
 from fastget.common.precision import cpu_has_bfloat16
 from fastget.common.preprocessing import MEAN, STD
+from fastget.common.ranks import Ranks
 from fastget.config import Config, make_config
 from fastget.data.find import load_domains
 from fastget.loading.stream import Stream
+from fastget.networks.preprocessing import filled
 from fastget.studies.bench import Row
+from fastget.training.build import Loaders
 from fastget.training.engine import Engine
 
 CLASSES, WIDTH, RESIZE, CROP, SIZE = 12, 256, 256, 224, 500
@@ -147,7 +150,8 @@ def engine_of(root: Path, network: str, batch: int, **given: str) -> Engine:
 
 def theirs(root: Path, network: str, batch: int, steps: int) -> Block:
     """The peer's steps, on what fastget's sampler draws."""
-    loaders = engine_of(root, network, batch).loaders
+    config = filled(settings(root, network, batch))
+    loaders = Loaders(config, 0, load_domains(config.data), torch.device("cpu"), Ranks())
     streams = [loaders.source.stream, loaders.target.stream]
     torch.manual_seed(0)
     peer = Atdoc(network, len(streams[0].images.classes))
@@ -185,59 +189,33 @@ if cpu_has_bfloat16():  # which is asked for: no run's type depends on the CPU t
     WAYS[f"{OURS}, train.precision=bfloat16"] = partial(ours, precision="bfloat16")
 
 
-def memory_of(root: Path, network: str, batch: int, name: str) -> float:
-    """MiB at the most, of a process that does nothing else than a step."""
-    words = [
-        sys.executable,
-        "-m",
-        "benchmarks.bench_train",
-        "--peak",
-        name,
-        "--networks",
-        network,
-        "--batch",
-        str(batch),
-    ]
-    done = subprocess.run([*words, "--root", str(root)], check=True, capture_output=True, text=True)
-    return float(done.stdout.split()[-1])
+def started(way: Callable[[Path, str, int, int], Block], root: Path, network: str, batch: int, steps: int) -> Block:
+    """A method's start is in none of the figures."""
+    block = way(root, network, batch, steps)
+    block()
+    return block
 
 
 def measure(args: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     for network in args.networks:
-        with tempfile.TemporaryDirectory() as folder, one_thread():
+        with tempfile.TemporaryDirectory() as folder:
             write_images(Path(folder), max(2 * CLASSES, args.batch))
-            made = {name: way(Path(folder), network, args.batch, args.steps) for name, way in WAYS.items()}
-            for block in made.values():
-                block()  # a method's start is in none of the figures
-            counts, found = interleaved(made, args.rounds)
+            makes: dict[str, Callable[[], Block]] = {
+                name: partial(started, WAYS[name], Path(folder), network, args.batch, args.steps) for name in args.rows
+            }
+            counts, found, peaks = by_turns(makes, args.rounds)
             images = 2 * args.batch * args.steps
             for row in compared("train", f"{network}, {CROP} px, {args.batch} + {args.batch}", found, images):
                 passes, reads = counts[row.row]
-                figures = {**row.figures, "image passes a step": passes, "host reads a step": reads}
-                if args.memory:
-                    figures["peak MiB"] = memory_of(Path(folder), network, args.batch, row.row)
-                rows.append(row._replace(figures=figures))
+                more = {"image passes a step": passes, "host reads a step": reads, "peak MiB": peaks[row.row]}
+                rows.append(row._replace(figures={**row.figures, **more}))
     return rows
 
 
-def main() -> None:
-    if "--peak" in sys.argv:
-        parser = argparse.ArgumentParser()
-        for name in ("peak", "networks", "root"):
-            parser.add_argument(f"--{name}")
-        parser.add_argument("--batch", type=int)
-        args = parser.parse_args()
-        with one_thread():
-            WAYS[args.peak](Path(args.root), args.networks, args.batch, 1)()
-        print(peak_mb())
-        return
+if __name__ == "__main__":
     script(
         __doc__, measure,
-        networks=(("resnet50", "resnet18"), "torchvision's backbones"), batch=(8, "images a step of each domain"),
-        steps=(1, "steps in a block"), rounds=(3, "blocks of each"), memory=(1, "0: do not measure peak memory"),
+        networks=(("resnet50", "resnet18"), "torchvision's backbones"), batch=(16, "images a step of each domain"),
+        steps=(1, "steps in a block"), rounds=(2, "blocks of each"), rows=(tuple(WAYS), "of them, the first the peer"),
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()

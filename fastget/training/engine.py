@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fastget.bases.base import Losses, Step
+from fastget.common.allocator import keep_freed_memory
 from fastget.common.precision import autocast, choose_precision
 from fastget.common.ranks import Ranks
 from fastget.config import Config, changed
@@ -65,6 +66,8 @@ class Engine:
         ranks: Ranks | None = None,
         meter: Meter | None = None,
     ) -> None:
+        if device.type == "cpu":
+            keep_freed_memory()
         config = filled(config)
         self.config, self.seed, self.device, self.ranks = config, seed, device, ranks or Ranks()
         self.domains, self.target = domains, domains.target
