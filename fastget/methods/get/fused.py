@@ -1,8 +1,8 @@
 """GeT's step on a CPU in few, large operators, under the names and signatures of `fastget.reference`.
 
 The reference keeps the equations apart and leaves the gradient to autograd: some 200 operators, most of them small.
-Here features and prototypes are stacked and made unit at once, the prior joins the product, and the gradient is written
-out. With P of `posterior`, y of `mixed_labels`, f' and m' the unit vectors, and slope = (P - y) / (B tau):
+Here features and prototypes are stacked and made unit at once, and the gradient is written out. With P of `posterior`,
+y of `mixed_labels`, f' and m' the unit vectors, and slope = (P - y) / (B tau):
 
     loss = -mean_b sum_c y log P
     d_f  = (slope @ m' - pull f') / |f|        pull_b = sum_c slope cos
@@ -49,8 +49,7 @@ class Kept(NamedTuple):
 
     units: Tensor  # (B + 3 C, D): features, mu, mu_g, mu_f, over their norms
     inverse: Tensor  # (B + 3 C,) 1 / their norm, 0 for a zero vector
-    log_prior: Tensor  # (C,)
-    logits: Tensor  # (B, 2, C)
+    cos: Tensor  # (B, 2, C)
     log_P: Tensor  # (B, 2, C)
     P: Tensor  # (B, 2, C)
 
@@ -105,7 +104,7 @@ def expectation(
             else:
                 log_prior = (shrink_prior(pi) if prior_shrinkage else cap_prior(pi, gated) if prior_cap else pi).log()
             exponent = rebalance_exponent(pi) if rebalance_gate and not spreads else None
-            found = _ordinary(features, mu, mu_g, mu_f, log_prior, tau, prior_estimate, by, exponent)
+            found = _ordinary(features, mu, mu_g, mu_f, log_prior, gated and spreads, tau, prior_estimate, by, exponent)
     if found is not None:
         return found
     return reference.expectation(
@@ -115,8 +114,8 @@ def expectation(
 
 
 def _spreads(pi: Tensor) -> bool:
-    """Whether exp(H(pi)) is at least CAP_GATE of C."""
-    return math.exp(-float(torch.xlogy(pi, pi).sum())) >= CAP_GATE * len(pi)
+    """Whether exp(H(pi)) is at least CAP_GATE of C. A prior with a 0 in it is left to the formulas that know of one."""
+    return math.exp(-float(torch.dot(pi, pi.log()))) >= CAP_GATE * len(pi)
 
 
 def _ordinary(
@@ -125,52 +124,54 @@ def _ordinary(
     mu_g: Tensor,
     mu_f: Tensor,
     log_prior: Tensor,  # (C,)
+    uniform: bool,  # whether it is that of all classes alike
     tau: float,
     estimate: str,
     by: Tensor | bool | None,  # class sums by these, by y_M, or none
     exponent: Tensor | None,
 ) -> Expectation | None:
     """None where a norm or the prior is out of the ordinary."""
-    (B, D), C, dtype = features.shape, len(log_prior), log_prior.dtype
+    (B, D), C, dtype = features.shape, len(mu), log_prior.dtype
     x = torch.cat([t if t.dtype == dtype else t.to(dtype) for t in (features, mu, mu_g, mu_f)])
     inverse = torch.linalg.vector_norm(x, dim=1)
-    if not _invert_(inverse, log_prior):
+    if not _invert_(inverse) or not (uniform or float(log_prior.min()) > -torch.inf):
         return None
-    f, m = torch.split(x.mul_(inverse[:, None]), [B, 3 * C])
-    logits = torch.addmm(log_prior.repeat(3), f, m.t(), alpha=1 / tau).view(B, 3, C)
+    x.mul_(inverse.unsqueeze(1))
+    cos = torch.mm(x[:B], x[B:].t()).view(B, 3, C)
+    logits = torch.add(log_prior, cos, alpha=1 / tau)
     S, S_g, S_f = logits.unbind(1)
-    y_M = S.argmax(1)  # the lowest index on a tie
-    heads = logits[:, 1:]
-    log_P = torch.log_softmax(heads, 2)
+    nearest = cos[:, 0].argmax(1) if estimate == "nearest" else None  # the lowest index on a tie
+    y_M = nearest if nearest is not None and uniform else S.argmax(1)
+    log_P = torch.log_softmax(logits[:, 1:], 2)
     P = log_P.exp()
 
     by = y_M if by is True else by
     sizes = [C, C, C, 1, 1] + ([C, C * D] if isinstance(by, Tensor) else [])
     statistics = x.new_zeros(sum(sizes))  # no bad row: its norm would not be finite
-    colsum_g, colsum_f, prior_sum, rows, bad_rows, *of_classes = torch.split(statistics, sizes)
+    colsum_g, colsum_f, prior_sum, rows, bad_rows, *of_classes = statistics.split_with_sizes(sizes)
     torch.sum(P, 0, out=statistics[: 2 * C].view(2, C))
-    if estimate == "likelihood":
-        torch.sum(torch.softmax(S_g - log_prior, 1), 0, out=prior_sum)
-    elif estimate == "posterior":
-        prior_sum.copy_(colsum_g)
+    if nearest is not None:
+        prior_sum.scatter_(0, nearest, 1, reduce="add")
+    elif estimate == "likelihood":
+        torch.sum(torch.softmax(cos[:, 1] / tau, 1), 0, out=prior_sum)
     else:
-        prior_sum.scatter_(0, (S - log_prior).argmax(1), 1, reduce="add")
+        prior_sum.copy_(colsum_g)
     rows.fill_(B)
     counts = sums = None
     if isinstance(by, Tensor):
         counts, sums = of_classes[0].scatter_(0, by, 1, reduce="add"), of_classes[1].view(C, D)
-        sums.index_add_(0, by, features if features.dtype == dtype else features.to(dtype))
+        sums.scatter_add_(0, by.unsqueeze(1).expand(B, D), features if features.dtype == dtype else features.to(dtype))
     return Expectation(
         features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, colsum_g, colsum_f, prior_sum,
-        rows.view(()), bad_rows.view(()), counts, sums, exponent, Kept(x, inverse, log_prior, heads, log_P, P),
+        rows.view(()), bad_rows.view(()), counts, sums, exponent, Kept(x, inverse, cos[:, 1:], log_P, P),
     )  # fmt: skip
 
 
-def _invert_(norms: Tensor, log_prior: Tensor) -> bool:
-    """1 / norm in its place, and 0 for 0; False where a norm or the prior is out of the ordinary."""
+def _invert_(norms: Tensor) -> bool:
+    """1 / norm in its place, and 0 for 0; False where a norm is out of the ordinary."""
     low, high = torch.aminmax(norms)
     least = float(low)  # NaN where there is one, and then no comparison holds
-    if not (float(high) < torch.inf and (least >= EPS or least == 0) and float(log_prior.min()) > -torch.inf):
+    if not (float(high) < torch.inf and (least >= EPS or least == 0)):
         return False
     if least >= EPS:
         norms.reciprocal_()
@@ -206,21 +207,16 @@ class _Loss(torch.autograd.Function):
     def forward(
         ctx: Any, features: Tensor, mu_g: Tensor, mu_f: Tensor, e: Expectation, gamma_g: float, gamma_f: float
     ) -> tuple[Tensor, ...]:
-        kept = e.kept
-        B, _, C = kept.P.shape
-        weight = _weights(e.statistics[: 2 * C].view(2, C), e.exponent)
-        y = kept.P * weight  # Q, and then the labels
-        total = y.sum(2, keepdim=True)
-        y.div_(total)
-        Q_bar = y.sum(0).div_(B)
-        # log Q - log P = log weight - log total
-        structure = torch.xlogy(Q_bar, Q_bar * weight).sum(1).sub_(total.log_().sum((0, 2)), alpha=1 / B)
-
-        _mix_(y, e.y_M, gamma_g, gamma_f)
-        loss_g, loss_f = (structure.new_tensor(total / -B) for total in (y * kept.log_P).sum((0, 2)).tolist())
+        kept, C = e.kept, e.kept.P.shape[2]
+        colsum = e.statistics[: 2 * C].view(2, C)
+        weight = colsum.rsqrt() if e.exponent is None else colsum.pow(-e.exponent)
+        y, structure, losses = _labels(kept, weight, e.y_M, gamma_g, gamma_f)
+        if not all(map(math.isfinite, losses)):  # a column of mass zero, whose weight is 0, is one cause
+            y, structure, losses = _labels(kept, weight.masked_fill_(colsum <= 0, 0), e.y_M, gamma_g, gamma_f)
+        loss_g, loss_f = (structure.new_tensor(loss) for loss in losses)
         if any(ctx.needs_input_grad):
             ctx.kinds, ctx.tau = (features.dtype, mu_g.dtype, mu_f.dtype), e.tau
-            ctx.save_for_backward(*kept[:4], torch.sub(kept.P, y, out=y))
+            ctx.save_for_backward(*kept[:3], torch.sub(kept.P, y, out=y))
         structures = structure.unbind()
         ctx.mark_non_differentiable(*structures)
         ctx.set_materialize_grads(False)
@@ -229,37 +225,55 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        units, inverse, log_prior, logits, change = ctx.saved_tensors
+        units, inverse, cos, change = ctx.saved_tensors
         B, _, C = change.shape
-        (f, _, m), (of_f, _, of_m) = (torch.split(t, [B, C, 2 * C]) for t in (units, inverse))
+        f, _, m = units.split_with_sizes((B, C, 2 * C))
+        of_f, _, of_m = inverse.split_with_sizes((B, C, 2 * C))
         both, g, h = (0.0 if grad is None else float(grad) for grad in grads[:3])
-        scale = (both + g) / B
+        scale = (both + g) / (B * ctx.tau)
         if g != h:
-            change, scale = change * change.new_tensor([both + g, both + h])[:, None], 1 / B
-        pulls = (logits - log_prior).mul_(change)
+            change = change * change.new_tensor([both + g, both + h]).unsqueeze(1)
+            scale = 1 / (B * ctx.tau)
+        pulls = (cos * change).view(B, 2 * C)
         change = change.view(B, 2 * C)
         d: list[Tensor | None] = [None] * 6
         if ctx.needs_input_grad[0]:
-            d_f = torch.mm(change * (of_f * (scale / ctx.tau))[:, None], m)
-            d[0] = d_f.addcmul_(f, pulls.sum((1, 2)).mul_(of_f)[:, None], value=-scale).to(ctx.kinds[0])
+            d_f = torch.mm(change * (of_f * scale).unsqueeze(1), m)
+            d[0] = d_f.addcmul_(f, pulls.sum(1).mul_(of_f).unsqueeze(1), value=-scale).to(ctx.kinds[0])
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            d_m = torch.mm((change * (of_m * (scale / ctx.tau))).t(), f)
-            d_m.addcmul_(m, pulls.sum(0).view(2 * C).mul_(of_m)[:, None], value=-scale)
-            d[1:3] = (part.to(kind) for part, kind in zip(torch.split(d_m, C), ctx.kinds[1:], strict=True))
+            d_m = torch.mm((change * (of_m * scale)).t(), f)
+            d_m.addcmul_(m, pulls.sum(0).mul_(of_m).unsqueeze(1), value=-scale)
+            d[1:3] = d_m[:C].to(ctx.kinds[1]), d_m[C:].to(ctx.kinds[2])
         return tuple(d)
 
 
-def _weights(colsum: Tensor, exponent: Tensor | None) -> Tensor:
-    """1 / sqrt(colsum), or by another exponent; 0 for a column of mass zero."""
-    weight = colsum.rsqrt() if exponent is None else colsum.pow(-exponent)
-    return weight if float(colsum.min()) > 0 else weight.masked_fill_(colsum <= 0, 0)
+def _labels(
+    kept: Kept, weight: Tensor, y_M: Tensor, gamma_g: float, gamma_f: float
+) -> tuple[Tensor, Tensor, list[float]]:
+    """Labels (B, 2, C) by Eqs. (6) and (10), what is said of their structure (2,), and the losses of g and f."""
+    B = len(y_M)
+    y = kept.P * weight  # Q, and then the labels
+    total = y.sum(2, keepdim=True)
+    y.div_(total)
+    Q_bar = y.sum(0).div_(B)
+    # log Q - log P = log weight - log total
+    structure = torch.xlogy(Q_bar, Q_bar * weight).sum(1).sub_(total.log_().sum((0, 2)), alpha=1 / B)
+    _mix_(y, y_M, gamma_g, gamma_f)
+    return y, structure, [loss / -B for loss in (y * kept.log_P).sum((0, 2)).tolist()]
 
 
 def _mix_(Q: Tensor, y_M: Tensor, gamma_g: float, gamma_f: float) -> None:
     """Eq. (10) in the place of Q (B, 2, C)."""
     heads = [(Q, gamma_g)] if gamma_g == gamma_f else [(Q[:, :1], gamma_g), (Q[:, 1:], gamma_f)]
     for Q_h, gamma in heads:
-        Q_h.mul_(1 - gamma).scatter_(2, y_M.view(-1, 1, 1).expand(-1, Q_h.shape[1], 1), gamma, reduce="add")
+        shape = (len(Q), Q_h.shape[1], 1)
+        given = Q.new_full((1, 1, 1), gamma).expand(shape)
+        Q_h.mul_(1 - gamma).scatter_add_(2, y_M.view(-1, 1, 1).expand(shape), given)
+
+
+def _next_prior(pi: Tensor, e: Expectation, gamma_pi: float) -> Tensor:
+    """Eq. (3), before it is made to sum to 1."""
+    return torch.mul(pi, 1 - gamma_pi).add_(e.prior_sum, alpha=gamma_pi / float(e.rows))
 
 
 @torch.no_grad()
@@ -282,16 +296,15 @@ def update_memory_(
         or e.counts is None
         or torch.compiler.is_compiling()
         or float(e.bad_rows) != 0  # another rank's
-        or not math.isfinite(float(e.prior_sum.sum()))
+        or not math.isfinite(total := float((prior := _next_prior(pi, e, gamma_pi)).sum()))
     ):
         given: Any = e  # of the same fields as the reference's own
         reference.update_memory_(mu, pi, health, given, gamma_mu, gamma_pi, floor=floor, skip=skip)
         return
     if skip is None or not bool(skip):
         step = e.counts.clamp_max(1).mul_(gamma_mu)  # 0 for a class with none, which is left as it was: mu * 1 + 0
-        mu.mul_((1 - step)[:, None]).addcmul_(e.sums, step.div_(e.counts.clamp_min(1))[:, None])
-        pi.mul_(1 - gamma_pi).add_(e.prior_sum, alpha=gamma_pi / float(e.rows))
-        pi.div_(pi.sum()).clamp_min_(floor)
+        mu.mul_((1 - step).unsqueeze(1)).addcmul_(e.sums, step.div_(e.counts.clamp_min(1)).unsqueeze(1))
+        torch.div(prior, total, out=pi).clamp_min_(floor)
     health[0].add_(1)
 
 
