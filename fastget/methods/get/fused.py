@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fastget import reference
 from fastget.reference import (
+    CAP_FLOOR,
     CAP_GATE,
     EPS,
     PRIOR_FLOOR,
@@ -97,14 +98,15 @@ def expectation(
         found = None
         if not torch.compiler.is_compiling() and prior_estimate in ("likelihood", "posterior", "nearest"):
             by: Tensor | bool | None = use_y_M if labels is None else labels
-            gated = prior_cap and prior_gate
-            spreads = (gated or rebalance_gate) and _spreads(pi)  # then neither (2") nor (6') does anything
-            if gated and spreads:
-                log_prior = pi.new_full(pi.shape, -math.log(len(pi)))
+            gated = prior_cap and prior_gate and not prior_shrinkage
+            spread = _spread(pi) if gated or rebalance_gate else math.nan
+            even = spread >= CAP_GATE  # then neither (2") nor (6') does anything
+            if gated and spread >= 0:
+                log_prior = pi.new_full(pi.shape, -math.log(len(pi))) if even else _capped(pi, spread).log_()
             else:
                 log_prior = (shrink_prior(pi) if prior_shrinkage else cap_prior(pi, gated) if prior_cap else pi).log()
-            exponent = rebalance_exponent(pi) if rebalance_gate and not spreads else None
-            found = _ordinary(features, mu, mu_g, mu_f, log_prior, gated and spreads, tau, prior_estimate, by, exponent)
+            exponent = rebalance_exponent(pi) if rebalance_gate and not even else None
+            found = _ordinary(features, mu, mu_g, mu_f, log_prior, gated and even, tau, prior_estimate, by, exponent)
     if found is not None:
         return found
     return reference.expectation(
@@ -113,9 +115,16 @@ def expectation(
     )  # fmt: skip
 
 
-def _spreads(pi: Tensor) -> bool:
-    """Whether exp(H(pi)) is at least CAP_GATE of C. A prior with a 0 in it is left to the formulas that know of one."""
-    return math.exp(-float(torch.dot(pi, pi.log()))) >= CAP_GATE * len(pi)
+def _spread(pi: Tensor) -> float:
+    """exp(H(pi)) / C. NaN where pi has a 0 in it, which is left to the reference's formulas."""
+    return math.exp(-float(torch.dot(pi, pi.log()))) / len(pi)
+
+
+def _capped(pi: Tensor, spread: float) -> Tensor:
+    """The reference's `cap_prior` with its gate, of a spread below it."""
+    capped = (pi * (2 / float(torch.dot(pi, pi)))).clamp_max_(1).pow_(4 / CAP_GATE * (1 - spread / CAP_GATE))
+    floored = capped.div_(capped.sum()).clamp_min_(CAP_FLOOR / len(pi))
+    return floored.div_(floored.sum())
 
 
 def _ordinary(
@@ -150,8 +159,9 @@ def _ordinary(
     statistics = x.new_zeros(sum(sizes))  # no bad row: its norm would not be finite
     colsum_g, colsum_f, prior_sum, rows, bad_rows, *of_classes = statistics.split_with_sizes(sizes)
     torch.sum(P, 0, out=statistics[: 2 * C].view(2, C))
+    ones = x.new_ones(()).expand(B)
     if nearest is not None:
-        prior_sum.scatter_(0, nearest, 1, reduce="add")
+        prior_sum.scatter_add_(0, nearest, ones)
     elif estimate == "likelihood":
         torch.sum(torch.softmax(cos[:, 1] / tau, 1), 0, out=prior_sum)
     else:
@@ -159,7 +169,7 @@ def _ordinary(
     rows.fill_(B)
     counts = sums = None
     if isinstance(by, Tensor):
-        counts, sums = of_classes[0].scatter_(0, by, 1, reduce="add"), of_classes[1].view(C, D)
+        counts, sums = of_classes[0].scatter_add_(0, by, ones), of_classes[1].view(C, D)
         sums.scatter_add_(0, by.unsqueeze(1).expand(B, D), features if features.dtype == dtype else features.to(dtype))
     return Expectation(
         features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, colsum_g, colsum_f, prior_sum,
@@ -228,21 +238,21 @@ class _Loss(torch.autograd.Function):
         units, inverse, cos, change = ctx.saved_tensors
         B, _, C = change.shape
         f, _, m = units.split_with_sizes((B, C, 2 * C))
-        of_f, _, of_m = inverse.split_with_sizes((B, C, 2 * C))
         both, g, h = (0.0 if grad is None else float(grad) for grad in grads[:3])
         scale = (both + g) / (B * ctx.tau)
         if g != h:
             change = change * change.new_tensor([both + g, both + h]).unsqueeze(1)
             scale = 1 / (B * ctx.tau)
+        of_f, _, of_m = (inverse * scale).split_with_sizes((B, C, 2 * C))
         pulls = (cos * change).view(B, 2 * C)
         change = change.view(B, 2 * C)
         d: list[Tensor | None] = [None] * 6
         if ctx.needs_input_grad[0]:
-            d_f = torch.mm(change * (of_f * scale).unsqueeze(1), m)
-            d[0] = d_f.addcmul_(f, pulls.sum(1).mul_(of_f).unsqueeze(1), value=-scale).to(ctx.kinds[0])
+            d_f = torch.mm(change * of_f.unsqueeze(1), m)
+            d[0] = d_f.addcmul_(f, pulls.sum(1).mul_(of_f).unsqueeze(1), value=-1).to(ctx.kinds[0])
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            d_m = torch.mm((change * (of_m * scale)).t(), f)
-            d_m.addcmul_(m, pulls.sum(0).mul_(of_m).unsqueeze(1), value=-scale)
+            d_m = torch.mm((change * of_m).t(), f)
+            d_m.addcmul_(m, pulls.sum(0).mul_(of_m).unsqueeze(1), value=-1)
             d[1:3] = d_m[:C].to(ctx.kinds[1]), d_m[C:].to(ctx.kinds[2])
         return tuple(d)
 
@@ -255,7 +265,7 @@ def _labels(
     y = kept.P * weight  # Q, and then the labels
     total = y.sum(2, keepdim=True)
     y.div_(total)
-    Q_bar = y.sum(0).div_(B)
+    Q_bar = y.mean(0)
     # log Q - log P = log weight - log total
     structure = torch.xlogy(Q_bar, Q_bar * weight).sum(1).sub_(total.log_().sum((0, 2)), alpha=1 / B)
     _mix_(y, y_M, gamma_g, gamma_f)
@@ -302,8 +312,8 @@ def update_memory_(
         reference.update_memory_(mu, pi, health, given, gamma_mu, gamma_pi, floor=floor, skip=skip)
         return
     if skip is None or not bool(skip):
-        step = e.counts.clamp_max(1).mul_(gamma_mu)  # 0 for a class with none, which is left as it was: mu * 1 + 0
-        mu.mul_((1 - step).unsqueeze(1)).addcmul_(e.sums, step.div_(e.counts.clamp_min(1)).unsqueeze(1))
+        step = e.counts.clamp_max(1).mul_(gamma_mu)  # 0 for a class with none, which is left as it was
+        mu.lerp_(e.sums / e.counts.clamp_min(1).unsqueeze(1), step.unsqueeze(1))
         torch.div(prior, total, out=pi).clamp_min_(floor)
     health[0].add_(1)
 
