@@ -18,7 +18,9 @@ EPS = 1e-12  # the least norm that a cosine divides by
 PRIOR_FLOOR = 1e-8  # the least entry of pi, so that its log is finite
 CAP_FLOOR = 1e-3  # (2'): the least entry, of a class's fair share 1 / C
 CAP_GATE = 0.85  # (2"): the prior is left out while exp(H(pi)) is at least this share of C
+GATED_REACH = 1.5  # (2"): what stands for (2')'s 2, so that classes count in full from 1 / 1.5 of the typical share on
 REBALANCE_GATE = 0.65  # (6'): no rebalancing where it is at most this share; in full from CAP_GATE on
+SHARPENING = 3.0  # (6'): what is added to P's power in Q where nothing is rebalanced
 
 
 # --- helpers of the equations ------------------------------------------------------------------
@@ -86,15 +88,16 @@ def shrink_prior(
 
 def cap_prior(
     pi: Tensor,  # (C,)
-    gate: bool = False,  # (2"): e = CAP_GATE; else e = 1
+    gate: bool = False,  # (2")
 ) -> Tensor:
-    """Eq. (2'): min(1, 2 pi_c / sum pi^2)^beta, renormalised, floored, renormalised; beta = 4 / e * (1 - exp(H(pi)) /
-    (e C)), not below 0. A class with half the typical share counts in full, a rarer one the less, the more skewed pi
-    is; by Eq. (2") only where the classes are in effect fewer than e of all. (C,)."""
+    """Eq. (2'): min(1, 2 pi_c / sum pi^2)^beta, renormalised, floored, renormalised; beta = 4 (1 - exp(H(pi)) / C). A
+    class with half the typical share counts in full, a rarer one the less, the more skewed pi is. By Eq. (2") only
+    where the classes are in effect fewer than e = CAP_GATE of all, from two thirds of the typical share on, and never
+    by more than pi itself: GATED_REACH for 2, beta = 4 / e * (1 - exp(H(pi)) / (e C)) within 0 and 1. (C,)."""
     pi = _wide(pi)
     entropy, even = -torch.xlogy(pi, pi).sum(), CAP_GATE if gate else 1.0
-    beta = 4 / even * (1 - entropy.exp() / (even * pi.numel())).clamp_min(0)
-    capped = (2 * pi / (pi * pi).sum()).clamp_max(1).pow(beta)
+    beta = (4 / even * (1 - entropy.exp() / (even * pi.numel()))).clamp(0, 1 if gate else None)
+    capped = ((GATED_REACH if gate else 2) * pi / (pi * pi).sum()).clamp_max(1).pow(beta)
     floored = (capped / capped.sum()).clamp_min(CAP_FLOOR / pi.numel())
     return floored / floored.sum()
 
@@ -183,9 +186,9 @@ def rebalance(
 def rebalance_exponent(
     pi: Tensor,  # (C,)
 ) -> Tensor:
-    """Eq. (6'): the power of the column sums that stands for Eq. (6)'s 1/2: 1/2 while exp(H(pi)) is at least CAP_GATE
+    """Eq. (6'): the power a of the column sums that stands for Eq. (6)'s 1/2: 1/2 while exp(H(pi)) is at least CAP_GATE
     of C, 0 where it is at most REBALANCE_GATE, in between on the line: a target that lacks classes is not pressed to
-    have them. A scalar."""
+    have them. As it falls Q is sharpened, and y_M gives way to it: see `objective`. A scalar."""
     pi = _wide(pi)
     spread = (-torch.xlogy(pi, pi).sum()).exp() / pi.numel()
     return 0.5 * ((spread - REBALANCE_GATE) / (CAP_GATE - REBALANCE_GATE)).clamp(0, 1)
@@ -316,7 +319,8 @@ def objective(
     gamma_f: float,  # the same for f
 ) -> Objective:
     """C and the loss: Q by Eq. (6) or (6') from the given column sums, labels by Eq. (10), soft cross-entropy
-    (7)-(9)."""
+    (7)-(9). By Eq. (6'), with l = 1 - 2 a, Q is P^(1 + SHARPENING l) / colsum^a with its rows renormalised, and the
+    weight of y_M gamma - l gamma (1 - gamma); with a of 1/2 both are as printed."""
     loss_g, structure_g = _head_loss(e.S_g, e.colsum_g, e.exponent, e.y_M, gamma_g)
     loss_f, structure_f = _head_loss(e.S_f, e.colsum_f, e.exponent, e.y_M, gamma_f)
     return Objective(loss_g + loss_f, loss_g, loss_f, structure_g, structure_f)
@@ -326,10 +330,11 @@ def _head_loss(S: Tensor, colsum: Tensor, exponent: Tensor, y_M: Tensor, gamma: 
     """Loss and structure of one head. Q is taken from the logits, so that a P that underflows does no harm."""
     log_P = torch.log_softmax(S, 1)
     with torch.no_grad():
-        held = colsum > 0
+        held, narrow = colsum > 0, 1 - 2 * exponent
         weight = torch.where(held, -exponent * torch.where(held, colsum, 1).log(), -torch.inf)
-        Q = torch.softmax(S + weight, 1)
+        Q = torch.softmax(S * (1 + SHARPENING * narrow) + weight, 1)
         labels = mixed_labels(Q, y_M, gamma)
+        labels += narrow * (1 - gamma) * (gamma * Q - mixed_labels(torch.zeros_like(Q), y_M, gamma))
         structure = structure_loss(Q, log_P.exp())
     return _cross_entropy(labels, log_P), structure
 

@@ -19,6 +19,7 @@ from fastget.kernels.wrap import Differentiable, Operator
 # the programs of the second launch
 LOSSES, STRUCTURE_G, STRUCTURE_F = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 SCALARS = tl.constexpr(3)  # and from here on tiles of columns
+SHARPENING = tl.constexpr(3.0)  # Eq. (6'): what is added to P's power in Q where nothing is rebalanced
 
 
 class Objective(NamedTuple):
@@ -38,12 +39,22 @@ def label_slope(P, tilt, hot, gamma):
 
 
 @triton.jit
-def softmaxes(row, colsum, power, live, C, BLOCK_C: tl.constexpr):
-    """Of rows of logits: the maximum m, its class, sum_c exp(S - m), and the ratio of it to that over colsum^power."""
+def sharpened(depth, sharpness):
+    """exp(sharpness depth) of a depth of at most 0; 1, without an exponential, where nothing is sharpened."""
+    boost = tl.zeros_like(depth) + 1.0
+    if sharpness != 0.0:
+        boost = tl.exp(sharpness * tl.minimum(depth, 0.0))  # 0 is for lanes outside, whose P is 0
+    return boost
+
+
+@triton.jit
+def softmaxes(row, colsum, power, sharpness, live, C, BLOCK_C: tl.constexpr):
+    """Of rows of logits: the maximum m, its class, sum_c exp(S - m), and the ratio of it to that of the same to the
+    power 1 + sharpness, over colsum^power."""
     m = tl.full(live.shape, float("-inf"), tl.float32)
     best = tl.zeros(live.shape, tl.int32)
     total = tl.zeros(live.shape, tl.float32)  # sum_c exp(S - m)
-    total_Q = tl.zeros(live.shape, tl.float32)  # sum_c exp(S - m) / colsum^power
+    total_Q = tl.zeros(live.shape, tl.float32)  # sum_c exp((1 + sharpness) (S - m)) / colsum^power
     for c0 in range(0, C, BLOCK_C):
         classes = c0 + tl.arange(0, BLOCK_C)
         held = classes < C
@@ -51,9 +62,11 @@ def softmaxes(row, colsum, power, live, C, BLOCK_C: tl.constexpr):
         peak, column = first_best(logits, classes, held[None, :], C - 1)
         best = tl.where(peak > m, column, best)
         higher = tl.maximum(m, peak)
-        fade, masses = tl.exp(m - finite_max(higher)), tl.exp(logits - finite_max(higher)[:, None])
+        rise, depth = m - finite_max(higher), logits - finite_max(higher)[:, None]
+        fade, masses = tl.exp(rise), tl.exp(depth)
         total = total * fade + tl.sum(masses, 1)
-        total_Q = total_Q * fade + tl.sum(masses * inverse_power(colsum, classes, held, power)[None, :], 1)
+        masses *= sharpened(depth, sharpness) * inverse_power(colsum, classes, held, power)[None, :]
+        total_Q = total_Q * fade * sharpened(rise, sharpness) + tl.sum(masses, 1)
         m = higher
     total = tl.where(live, total, 1.0)
     return finite_max(m), best, total, total / tl.where(live, total_Q, 1.0)
@@ -70,7 +83,10 @@ def head_rows(head, power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK
     S, colsum, norms, gamma = head
     slopes, cos_rows, loss_part, kl_part, Q_part, cos_part = out
     at = rows[:, None].to(tl.int64) * C
-    m, best, total, ratio = softmaxes(S + at, colsum, power, live, C, BLOCK_C)
+    narrow = 1.0 - 2.0 * power
+    sharpness = SHARPENING * narrow
+    gamma -= narrow * gamma * (1.0 - gamma)
+    m, best, total, ratio = softmaxes(S + at, colsum, power, sharpness, live, C, BLOCK_C)
     log_total = tl.log(total)
 
     loss = tl.zeros(rows.shape, tl.float32)
@@ -85,6 +101,7 @@ def head_rows(head, power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK
         log_P = (logits - m[:, None]) - log_total[:, None]
         P = tl.where(inside, tl.exp(log_P), 0.0)
         tilt = inverse_power(colsum, classes, held, power)[None, :] * ratio[:, None]
+        tilt *= sharpened(logits - m[:, None], sharpness)
         Q = P * tilt
         hot = (y[:, None] == classes[None, :]) & inside
         label = (1.0 - gamma) * Q + gamma * hot.to(tl.float32)
@@ -109,6 +126,7 @@ def head_rows(head, power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK
         logits = tl.load(S + at + classes[None, :], mask=inside, other=float("-inf"))
         P = tl.exp(logits - m[:, None]) / total[:, None]
         tilt = inverse_power(colsum, classes, held, power)[None, :] * ratio[:, None]
+        tilt *= sharpened(logits - m[:, None], sharpness)
         slope = label_slope(P, tilt, y[:, None] == classes[None, :], gamma)
         slope = tl.where(classes[None, :] == best[:, None], slope_best[:, None], slope)
         slope = tl.where(inside, slope, 0.0)
@@ -138,7 +156,8 @@ def objective_kernel(
     B, C, tau, gamma_g, gamma_f,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Q = P / colsum^exponent, rows renormalised; y = (1 - gamma) Q + gamma onehot(y_M); row loss = -sum_c y log P.
+    """Q = P^(1 + SHARPENING l) / colsum^exponent, rows renormalised, l = 1 - 2 exponent; y = (1 - gamma') Q + gamma'
+    onehot(y_M), gamma' = gamma - l gamma (1 - gamma); row loss = -sum_c y log P.
 
     d loss / dS = P - y, Q and y being constants: written here once, where kernels/backward.py would make it again for
     every tile of the width. Each program owns a block of rows of one head.

@@ -16,6 +16,7 @@ CAPPED = tl.constexpr(2)  # Eq. (2')
 GATED = tl.constexpr(3)  # Eq. (2")
 CAP_FLOOR = tl.constexpr(1e-3)  # of a class's fair share 1 / C
 CAP_GATE = tl.constexpr(0.85)  # of C: what exp(H(pi)) must be below
+GATED_REACH = tl.constexpr(1.5)  # Eq. (2")'s for Eq. (2')'s 2
 REBALANCE_GATE = tl.constexpr(0.65)  # of C: where nothing is rebalanced any more, Eq. (6')
 PRIOR_FORMS = tl.constexpr(3)  # the bits of a form that say what stands for pi
 FADING = tl.constexpr(4)  # and the one that says whether Eq. (6') stands for Eq. (6)
@@ -62,9 +63,9 @@ def shrunk(pi, log_pi, C, BLOCK_C: tl.constexpr):
 
 
 @triton.jit
-def discounted(p, square, beta):
-    """min(1, 2 p / square)^beta: 0 for a p of 0, and NaN stays NaN."""
-    ratio = 2.0 * p / square
+def discounted(p, typical, beta):
+    """min(1, p / typical)^beta: 0 for a p of 0, and NaN stays NaN."""
+    ratio = p / typical
     ratio = tl.where(ratio > 1.0, 1.0, ratio)
     return tl.where(ratio == 0.0, 0.0, tl.exp(beta * tl.log(tl.where(ratio == 0.0, 1.0, ratio))))
 
@@ -76,24 +77,26 @@ def floored(share, floor):
 
 
 @triton.jit
-def capped(pi, tile, C, gate, BLOCK_C: tl.constexpr):
-    """Eq. (2') of one tile of pi, by Eq. (2") where `gate` is below 1: log of u / sum u, floored, renormalised;
-    u = min(1, 2 pi / sum pi^2)^beta."""
+def capped(pi, tile, C, gate, reach, steepest, BLOCK_C: tl.constexpr):
+    """Eq. (2') of one tile of pi, or Eq. (2"), by its numbers: log of u / sum u, floored, renormalised;
+    u = min(1, reach pi / sum pi^2)^beta."""
     even, square = spread(pi, C, BLOCK_C)
     beta = 4.0 / gate * tl.maximum(1.0 - even / gate, 0.0)
+    beta = tl.where(beta > steepest, steepest, beta)
+    typical = square / reach
     floor = CAP_FLOOR / C
     total = tl.zeros((BLOCK_C,), tl.float32)
     for c0 in range(0, C, BLOCK_C):
         c = c0 + tl.arange(0, BLOCK_C)
         p = tl.load(pi + c, mask=c < C, other=1.0).to(tl.float32)
-        total += tl.where(c < C, discounted(p, square, beta), 0.0)
+        total += tl.where(c < C, discounted(p, typical, beta), 0.0)
     whole = tl.sum(total, 0)
     total = tl.zeros((BLOCK_C,), tl.float32)
     for c0 in range(0, C, BLOCK_C):
         c = c0 + tl.arange(0, BLOCK_C)
         p = tl.load(pi + c, mask=c < C, other=1.0).to(tl.float32)
-        total += tl.where(c < C, floored(discounted(p, square, beta) / whole, floor), 0.0)
-    share = floored(discounted(tile, square, beta) / whole, floor)
+        total += tl.where(c < C, floored(discounted(p, typical, beta) / whole, floor), 0.0)
+    share = floored(discounted(tile, typical, beta) / whole, floor)
     return tl.log(share / tl.sum(total, 0))
 
 
@@ -109,5 +112,7 @@ def log_prior_tile(prior, classes, held, C, form, IS_LOG: tl.constexpr, BLOCK_C:
             if form == SHRUNK:
                 log_pi = shrunk(prior, log_pi, C, BLOCK_C)
             if form >= CAPPED:
-                log_pi = capped(prior, pi, C, tl.where(form == GATED, CAP_GATE, 1.0), BLOCK_C)
+                gate, reach = tl.where(form == GATED, CAP_GATE, 1.0), tl.where(form == GATED, GATED_REACH, 2.0)
+                steepest = tl.where(form == GATED, 1.0, float("inf"))
+                log_pi = capped(prior, pi, C, gate, reach, steepest, BLOCK_C)
     return log_pi

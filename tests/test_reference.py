@@ -98,12 +98,13 @@ def test_shrink_prior() -> None:
 
 @pytest.mark.parametrize("gate", [False, True])
 def test_cap_prior(gate: bool) -> None:
-    """By a loop of Python floats; classes at half the typical share or above are worth the same."""
-    share = 0.85 if gate else 1.0
+    """By a loop of Python floats; classes at half the typical share or above, by the gate at two thirds of it, are worth
+    the same."""
+    share, reach, most = (0.85, 1.5, 1.0) if gate else (1.0, 2.0, math.inf)
     for pi in (simplex(C).tolist(), [0.5, 0.3, 0.2, 0.0], [0.97, 0.01, 0.01, 0.01], [0.4, 0.3, 0.2, 0.1]):
         square, entropy = sum(p * p for p in pi), -sum(p * math.log(p) for p in pi if p)
-        beta = 4 / share * max(0, 1 - math.exp(entropy) / (share * len(pi)))
-        u = [min(1, 2 * p / square) ** beta for p in pi]
+        beta = min(most, 4 / share * max(0, 1 - math.exp(entropy) / (share * len(pi))))
+        u = [min(1, reach * p / square) ** beta for p in pi]
         floored = [max(x / sum(u), 1e-3 / len(pi)) for x in u]
         found = R.cap_prior(torch.tensor(pi, dtype=torch.float64), gate)
         close(found, np.array([x / sum(floored) for x in floored]))
@@ -329,12 +330,26 @@ def test_objective_by_the_fading_exponent() -> None:
     pi[:15] = 1 / 15
     o = R.objective(R.expectation(f, mu, mu_g, mu_f, pi, 0.2, rebalance_gate=True), 0.3, 0.6)
     P = R.posterior(f, mu_g, pi.log(), 0.2)
-    Q = P / P.sum(0).pow(0.25)
+    Q = P.pow(1 + 3 * 0.5) / P.sum(0).pow(0.25)  # half-way: the power of P rises from 1 to 4
     Q = Q / Q.sum(1, keepdim=True)
     torch.testing.assert_close(o.structure_g, R.structure_loss(Q, P), rtol=1e-5, atol=1e-6)
     y_M = R.posterior(f, mu, pi.log(), 0.2).argmax(1)
-    wanted = R.soft_cross_entropy(f, mu_g, pi.log(), 0.2, R.mixed_labels(Q, y_M, 0.3))
+    half_way = (0.3 + 0.3**2) / 2  # the weight of y_M falls from gamma to its square
+    wanted = R.soft_cross_entropy(f, mu_g, pi.log(), 0.2, R.mixed_labels(Q, y_M, half_way))
     torch.testing.assert_close(o.loss_g, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0])
+def test_the_fading_exponent_leaves_labels_of_one_kind(gamma: float) -> None:
+    """Without y_M, or with nothing else, there is nothing to give way to."""
+    f, mu, mu_g, mu_f = random(B, D), random(20, D, seed=1), random(20, D, seed=2), random(20, D, seed=3)
+    pi = torch.full((20,), 1e-9, dtype=torch.float64)
+    pi[:2] = 0.5
+    e = R.expectation(f, mu, mu_g, mu_f, pi, 0.2, rebalance_gate=True)
+    P = R.posterior(f, mu_g, pi.log(), 0.2)
+    Q = P.pow(4) / P.pow(4).sum(1, keepdim=True)
+    wanted = R.soft_cross_entropy(f, mu_g, pi.log(), 0.2, R.mixed_labels(Q, e.y_M, gamma))
+    torch.testing.assert_close(R.objective(e, gamma, gamma).loss_g, wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_objective_survives_a_posterior_that_underflows() -> None:

@@ -86,7 +86,7 @@ class Get(Settings):
 
     tau: float = opt(0.15, "temperature of the posteriors, Eq. (2)", gt=0)
     gamma_mu: float = opt(0.1, "prototype step, Eq. (4)", ge=0, le=1)
-    gamma_pi: float = opt(0.001, "prior step, Eq. (3)", ge=0, le=1)
+    gamma_pi: float = opt(0.003, "prior step, Eq. (3)", ge=0, le=1)
     gamma_Q: float = opt(0.5, "weight of the hard label y_M, Eq. (10)", ge=0, le=1)
     prior_estimate: Literal["likelihood", "posterior", "nearest"] = opt(
         "nearest", "estimate of the batch's class distribution, Eq. (3) or (3*)"
@@ -107,7 +107,8 @@ class Get(Settings):
     )
     rebalance_gate: bool = opt(
         True,
-        "weaken the rebalancing while the prior spreads over fewer than 85 % of the classes, none at 65 %, (6')",
+        "weaken the rebalancing and sharpen the labels while the prior spreads over fewer than 85 % of the classes, in "
+        "full at 65 %, (6')",
         was=False,
     )
     prior_shrinkage: bool = opt(False, "temper the prior by its own entropy, (2*); in place of prior_cap")

@@ -27,7 +27,9 @@ from fastget.reference import (
     CAP_FLOOR,
     CAP_GATE,
     EPS,
+    GATED_REACH,
     PRIOR_FLOOR,
+    SHARPENING,
     Objective,
     agreeing_votes,
     cap_prior,
@@ -122,7 +124,8 @@ def _spread(pi: Tensor) -> float:
 
 def _capped(pi: Tensor, spread: float) -> Tensor:
     """The reference's `cap_prior` with its gate, of a spread below it."""
-    capped = (pi * (2 / float(torch.dot(pi, pi)))).clamp_max_(1).pow_(4 / CAP_GATE * (1 - spread / CAP_GATE))
+    beta = min(1.0, 4 / CAP_GATE * (1 - spread / CAP_GATE))
+    capped = (pi * (GATED_REACH / float(torch.dot(pi, pi)))).clamp_max_(1).pow_(beta)
     floored = capped.div_(capped.sum()).clamp_min_(CAP_FLOOR / len(pi))
     return floored.div_(floored.sum())
 
@@ -220,9 +223,12 @@ class _Loss(torch.autograd.Function):
         kept, C = e.kept, e.kept.P.shape[2]
         colsum = e.statistics[: 2 * C].view(2, C)
         weight = colsum.rsqrt() if e.exponent is None else colsum.pow(-e.exponent)
-        y, structure, losses = _labels(kept, weight, e.y_M, gamma_g, gamma_f)
+        narrow = 0.0 if e.exponent is None else 1 - 2 * float(e.exponent)
+        weights = [gamma - narrow * gamma * (1 - gamma) for gamma in (gamma_g, gamma_f)]
+        y, structure, losses = _labels(kept, weight, SHARPENING * narrow, e.y_M, *weights)
         if not all(map(math.isfinite, losses)):  # a column of mass zero, whose weight is 0, is one cause
-            y, structure, losses = _labels(kept, weight.masked_fill_(colsum <= 0, 0), e.y_M, gamma_g, gamma_f)
+            weight.masked_fill_(colsum <= 0, 0)
+            y, structure, losses = _labels(kept, weight, SHARPENING * narrow, e.y_M, *weights)
         loss_g, loss_f = (structure.new_tensor(loss) for loss in losses)
         if any(ctx.needs_input_grad):
             ctx.kinds, ctx.tau = (features.dtype, mu_g.dtype, mu_f.dtype), e.tau
@@ -258,16 +264,18 @@ class _Loss(torch.autograd.Function):
 
 
 def _labels(
-    kept: Kept, weight: Tensor, y_M: Tensor, gamma_g: float, gamma_f: float
+    kept: Kept, weight: Tensor, sharpness: float, y_M: Tensor, gamma_g: float, gamma_f: float
 ) -> tuple[Tensor, Tensor, list[float]]:
-    """Labels (B, 2, C) by Eqs. (6) and (10), what is said of their structure (2,), and the losses of g and f."""
+    """Labels (B, 2, C) by Eqs. (6) and (10), or (6'), what is said of their structure (2,), and the losses of g and f."""
     B = len(y_M)
-    y = kept.P * weight  # Q, and then the labels
+    y = (kept.P.pow(1 + sharpness) if sharpness else kept.P) * weight  # Q, and then the labels
     total = y.sum(2, keepdim=True)
     y.div_(total)
     Q_bar = y.mean(0)
-    # log Q - log P = log weight - log total
+    # log Q - log P = log weight - log total, and sharpness log P
     structure = torch.xlogy(Q_bar, Q_bar * weight).sum(1).sub_(total.log_().sum((0, 2)), alpha=1 / B)
+    if sharpness:
+        structure.add_((y * kept.log_P).sum((0, 2)), alpha=sharpness / B)
     _mix_(y, y_M, gamma_g, gamma_f)
     return y, structure, [loss / -B for loss in (y * kept.log_P).sum((0, 2)).tolist()]
 

@@ -69,7 +69,8 @@ class GetMethod(Method):
             for prototypes in (get.mu, seen.classifier.weight, get.mu_f)
         )
         twice = 2 * reference.rebalance_exponent(get.pi) if get.rebalance_gate else 1.0
-        Q_g, Q_f = (reference.rebalance(P_h, P_h.sum(0).pow(twice)) for P_h in (P_g, P_f))
+        power = 1 + reference.SHARPENING * (1 - twice)
+        Q_g, Q_f = (reference.rebalance(P_h.pow(power), P_h.sum(0).pow(twice)) for P_h in (P_g, P_f))
         given = {"y_M": P, "Q_g": Q_g, "Q_f": Q_f}
         return {name: (reference.first_argmax(Q), Q.max(1).values) for name, Q in given.items()}
 
