@@ -26,6 +26,8 @@ ROOT = Path(fastget.__file__).resolve().parents[1]  # of the revision that is as
 SHORT = ("train.max_steps=6", "train.warmup_steps=2", "train.eval_every=6", "train.log_every=1", "train.batch_size=8",
          "train.tensorboard=false", "optim.lr=0.01")  # fmt: skip
 SMALL = ("network.name=small", "network.weights=none", "data.resize=16", "data.crop=12")
+FEW = ("train.max_steps=2", "train.warmup_steps=1", "train.batch_size=4", "method.name=source-only")
+CHECK = ("data", "check", "folder", "--quick", "--root")
 
 
 @dataclass(frozen=True)

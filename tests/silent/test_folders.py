@@ -20,7 +20,6 @@ from tests.pictures import this_fastget, write_domains
 from tests.silent.support import (
     Said,
     elsewhere,
-    features,
     on_features,
     on_folders,
     say,
@@ -30,12 +29,6 @@ from tests.silent.support import (
 )
 
 LONG = "train.max_steps=12"
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Not to be written to."""
-    return features(tmp_path_factory.mktemp("features") / "few")
 
 
 def stopped_at(step: int, command: list[str]) -> Said:
@@ -54,26 +47,26 @@ def stopped_at(step: int, command: list[str]) -> Said:
     return done
 
 
-def test_a_second_process_in_the_folder_of_a_run_is_refused(root: Path) -> None:
+def test_a_second_process_in_the_folder_of_a_run_is_refused(stored: Path) -> None:
     second: list[Said] = []
 
     def start(module: nn.Module, images: int) -> None:
         if module.training and not second and Path("run/metrics.jsonl").read_text().count("\n") >= 3:
-            second.append(elsewhere(*on_features(root, LONG, options=("--resume", "auto"))))
+            second.append(elsewhere(*on_features(stored, LONG, options=("--resume", "auto"))))
 
     with watching(start):
-        first = say(*on_features(root, LONG))
+        first = say(*on_features(stored, LONG))
     steps = steps_of(Path("run"))
     assert steps == sorted(set(steps)), f"both wrote to metrics.jsonl: {steps}"
     assert (first.code, second[0].code) == (0, 2), second[0].words
     assert f"process {os.getpid()}" in second[0].words  # its owner is named
 
 
-def test_two_runs_that_start_together_have_a_folder_each(root: Path) -> None:
+def test_two_runs_that_start_together_have_a_folder_each(stored: Path) -> None:
     """The second comes to its end while the first is still being set up."""
     rates = {"optim.lr=0.02": 0.02, "optim.lr=0.03": 0.03}
     second: list[Said] = []
-    commands = [on_features(root, rate, out=None) for rate in rates]
+    commands = [on_features(stored, rate, out=None) for rate in rates]
     with while_a_network_is_built(lambda: second.append(elsewhere(*commands[1]))):
         first = say(*commands[0])
     assert (first.code, second[0].code) == (0, 0), second[0].words
@@ -124,22 +117,22 @@ def two_ranks(words: list[str], *disks: Path, patience: float = 120) -> tuple[li
         while any(rank.poll() is None for rank in ranks) and time.monotonic() < ends:
             time.sleep(0.1)
         codes = [rank.poll() for rank in ranks]
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+        for process in ranks:
+            process.kill()
+            process.wait()
         said.seek(0)
         return codes, " ".join(said.read().decode().split())
 
 
-def test_a_rank_that_sees_another_folder_is_named(root: Path, tmp_path: Path) -> None:
+def test_a_rank_that_sees_another_folder_is_named(stored: Path, tmp_path: Path) -> None:
     """As on two nodes where `run` is a disk of their own: rank 1 finds no checkpoint there."""
     disks = [tmp_path / name for name in ("disk0", "disk1")]
     for disk in disks:
         disk.mkdir()
     plain = ("train.device=cpu", "train.threads=1")
-    stopped_at(3, on_features(root, *plain))
+    stopped_at(3, on_features(stored, *plain))
     shutil.move("run", disks[0] / "run")
-    codes, said = two_ranks(on_features(root, *plain, options=("--resume", "auto")), *disks)
+    codes, said = two_ranks(on_features(stored, *plain, options=("--resume", "auto")), *disks)
     assert "rank 1 on" in said, f"rank 1 began at another step, and nothing names it: {codes}, {said[-300:]}"
     assert "all ranks need the run's folder" in said
     assert codes == [2, 2]

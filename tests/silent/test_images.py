@@ -8,21 +8,19 @@ import errno
 import json
 import os
 import shutil
+import signal
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from tests.pictures import pixels, write_domains
-from tests.silent.support import SHORT, SMALL, Said, on_folders, say
-
-FEW = ("train.max_steps=2", "train.warmup_steps=1", "train.batch_size=4", "method.name=source-only")
-CHECK = ("data", "check", "folder", "--quick", "--root")
+from tests.pictures import pixels
+from tests.silent.support import CHECK, FEW, SHORT, SMALL, Said, on_folders, say
 
 
 def save(file: Path) -> None:
@@ -42,15 +40,6 @@ def damaged_inside(file: Path) -> Path:
     data[at : at + 8] = bytes(8)
     file.write_bytes(data)
     return file
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with images, `data`, and a run on them, `run`. Not to be written to."""
-    folder = tmp_path_factory.mktemp("images")
-    done = say(*on_folders(write_domains(folder / "data", per_class=4), *FEW, out=str(folder / "run")))
-    assert done.code == 0, done.words
-    return folder
 
 
 @pytest.fixture
@@ -74,7 +63,8 @@ def test_an_empty_folder_is_no_class(data: Path) -> None:
     for domain in ("photo", "sketch"):
         (data / domain / "dog").mkdir()
     assert say(*on_folders("data", *FEW)).code == 0
-    assert list(content("run/summary.json")["per_class_accuracy"]) == ["ant", "bee", "cat"]
+    classes = list(content("run/summary.json")["per_class_accuracy"])
+    assert classes == ["ant", "bee", "cat"], f"the classes are {classes}"
 
 
 def test_every_other_file_is_counted_with_its_reason(data: Path) -> None:
@@ -103,8 +93,8 @@ def test_an_image_that_an_evaluation_cannot_read_is_named(place: Path, data: Pat
     where = ("--data", "folder", "--root", "data", "--source", "photo", "--target", "sketch")
     done = say("eval", "--checkpoint", place / "run", *where, "--json", "--set", "data.bad_threshold=1")
     assert done.code == 0, done.words
-    assert sum(done.json["per_class_images"].values()) == 11
     assert str(gone) in done.words, f"{done.json['images']} images are reported, 11 were scored, and none is named"
+    assert sum(done.json["per_class_images"].values()) == 11
 
 
 def test_an_image_that_training_s_evaluation_cannot_read_is_named(data: Path) -> None:
@@ -224,17 +214,51 @@ def test_nobody_waits_for_a_pipe(place: Path, data: Path) -> None:
         assert "Traceback" not in done.words
 
 
-def test_no_more_open_files_is_no_fault_of_the_images(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = {"builtins.open": open, "os.open": os.open}
-    for name, function in real.items():
+@contextlib.contextmanager
+def whenever_an_image_is_opened(act: Callable[[str], None]) -> Iterator[None]:
+    """By whatever Python opens files with."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, function in {"builtins.open": open, "os.open": os.open}.items():
 
-        def refused(file: Any, *args: Any, _real: Any = function, **kwargs: Any) -> Any:
-            if str(file).endswith((".png", ".jpg")):
-                raise OSError(errno.EMFILE, "Too many open files", str(file))
-            return _real(file, *args, **kwargs)
+            def opened(file: Any, *args: Any, _real: Any = function, **kwargs: Any) -> Any:
+                if str(file).endswith((".png", ".jpg")):
+                    act(str(file))
+                return _real(file, *args, **kwargs)
 
-        monkeypatch.setattr(name, refused)
-    done = say(*CHECK, "data")
-    monkeypatch.undo()
-    assert "ulimit -n" in done.words, f"the images are blamed: {done.words[:200]}"
+            patch.setattr(name, opened)
+        yield
+
+
+def test_no_more_open_files_is_no_fault_of_the_images(data: Path) -> None:
+    def refuse(file: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", file)
+
+    with whenever_an_image_is_opened(refuse):
+        done = say(*CHECK, "data")
+    assert "ulimit -n" in done.words, f"the images are blamed: {done.words[:90]}"
     assert done.code == 1
+
+
+def test_a_check_that_is_stopped_says_what_it_remembers(data: Path) -> None:
+    asked: list[str] = []
+
+    def ask(file: str) -> None:
+        if not asked:
+            asked.append(file)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with whenever_an_image_is_opened(ask):
+        done = say(*CHECK, "data", "--workers", 1)
+    assert done.code == 128 + signal.SIGINT, done.words
+    assert "those that are done are remembered" in done.words, f"all that is said: {done.words}"
+
+
+def test_a_check_reads_everything_again_where_it_is_told_to(data: Path) -> None:
+    """A file that was damaged, and has the size and the time that it had."""
+    assert say(*CHECK, "data").code == 0
+    file = data / "photo" / "ant" / "000.png"
+    before, size = file.stat(), len(file.read_bytes())
+    file.write_bytes(bytes(size))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert "--again" in say("data", "check", "--help").words, "no option has it looked at again"
+    assert (say(*CHECK, "data").code, say(*CHECK, "data", "--again").code) == (0, 1)

@@ -11,20 +11,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from tests.pictures import write_domains
-from tests.silent.support import SMALL, on_folders, say, text_of, watching
-
-FEW = ("train.max_steps=2", "train.warmup_steps=1", "train.batch_size=4", "method.name=source-only")
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with images, `data`, and a run on them, `run`. Not to be written to."""
-    folder = tmp_path_factory.mktemp("images")
-    done = say(*on_folders(write_domains(folder / "data", per_class=4), *FEW, out=str(folder / "run")))
-    assert done.code == 0, done.words
-    return folder
-
+from tests.silent.support import FEW, SMALL, on_folders, say, text_of, watching
 
 # --- documents -----------------------------------------------------------------------------------------
 
@@ -57,7 +44,7 @@ def test_a_first_run_for_a_laptop(place: Path) -> None:
     own = on_folders(place / "data", *FEW, "train.eval_every=2", options=("--preset", "quick"))
     done = say(*own)
     assert done.code == 0, done.words
-    assert re.search(r"The full run .* image passes of training", done.words), done.words[-400:]
+    assert re.search(r"The full run, .* image passes of training", done.words), done.words[-400:]
     assert "at the speed measured here about" in done.words
 
 
