@@ -54,6 +54,7 @@ POINTS: dict[int, tuple[str, ...]] = {
         "words::an_office_31_tree_under_another_name_gets_a_hint",
         "words::the_message_about_onnx_names_the_extra",
         "words::the_bar_moves_with_every_step",
+        "words::the_report_of_the_kernels_speaks_before_it_has_compiled_them_all",
         "tests/commands/test_data.py::test_show_says_what_it_leaves_out",
         "tests/studies/test_demo.py::test_demo",
     ),

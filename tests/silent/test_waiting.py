@@ -69,7 +69,7 @@ def test_a_signal_is_heeded_between_batches(many: Path, method: str) -> None:
     assert "SIGINT: stopping after this" in done.words  # before it has stopped
 
 
-def test_a_signal_is_answered_at_once(many: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_is_answered_at_once(many: Path) -> None:
     """While the step that it meets is still computed."""
     heard: list[str] = []
 

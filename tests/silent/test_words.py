@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from tests.pictures import this_fastget
 from tests.silent.support import FEW, SMALL, on_folders, say, text_of, watching
 
 # --- documents -----------------------------------------------------------------------------------------
@@ -82,3 +86,20 @@ def test_the_bar_moves_with_every_step(place: Path, monkeypatch: pytest.MonkeyPa
     assert done.code == 0, done.words
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.out)
     assert re.search(r"\b[1234]/5\b", plain), "it stands still between the lines of the log"
+
+
+@pytest.mark.slow
+def test_the_report_of_the_kernels_speaks_before_it_has_compiled_them_all() -> None:
+    """Which takes minutes; a word is due in one."""
+    environment = {name: value for name, value in this_fastget().items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-u", "-m", "fastget.kernels.audit.report", "--arch", "sm_90"]
+    with open("said", "wb") as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True)
+    ends = time.monotonic() + 60
+    while not Path("said").stat().st_size and process.poll() is None and time.monotonic() < ends:
+        time.sleep(0.5)
+    running, words = process.poll() is None, Path("said").read_text()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert "compiling" in words, f"not a word in a minute: {words!r}"
+    assert running
