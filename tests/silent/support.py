@@ -88,7 +88,7 @@ def _code(words: list[str]) -> int:
         return 1
 
 
-def elsewhere(*words: object, timeout: float = 120, **options: Any) -> Said:
+def elsewhere(*words: object, timeout: float = 300, **options: Any) -> Said:
     """`fastget words` in a process of its own."""
     command = [sys.executable, "-m", "fastget", *map(str, words)]
     done = subprocess.run(

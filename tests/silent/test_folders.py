@@ -100,7 +100,7 @@ def test_a_run_on_a_relative_root_is_evaluated_from_another_folder(
 # --- ranks -------------------------------------------------------------------------------------------
 
 
-def two_ranks(words: list[str], *disks: Path, patience: float = 120) -> tuple[list[int | None], str]:
+def two_ranks(words: list[str], *disks: Path, patience: float = 300) -> tuple[list[int | None], str]:
     """`fastget words` as two ranks that are started in folders of their own: exit codes, None where it had no end, and
     all that they said."""
     with socket.socket() as free:
