@@ -1,0 +1,264 @@
+"""Images and lists: none is lost without a word, none is read that should not be, and names are only names."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import json
+import os
+import shutil
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.pictures import pixels
+from tests.silent.support import CHECK, FEW, SHORT, SMALL, Said, on_folders, say
+
+
+def save(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels(0)).save(file)
+
+
+def content(file: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(file).read_text())
+    return found
+
+
+def damaged_inside(file: Path) -> Path:
+    """A PNG whose header and ends are whole, and whose pixels cannot be read."""
+    data = bytearray(file.read_bytes())
+    at = data.index(b"IDAT") + 4
+    data[at : at + 8] = bytes(8)
+    file.write_bytes(data)
+    return file
+
+
+@pytest.fixture
+def data(place: Path) -> Path:
+    """Images of one's own: three classes of four in each of two domains."""
+    return Path(shutil.copytree(place / "data", "data"))
+
+
+# --- lost images -------------------------------------------------------------------------------------
+
+
+def test_images_of_a_sub_folder_are_used(data: Path) -> None:
+    for name in ("001.jpg", "002.jpg"):
+        (data / "photo" / "ant" / "more").mkdir(exist_ok=True)
+        (data / "photo" / "ant" / name).rename(data / "photo" / "ant" / "more" / name)
+    assert say(*on_folders("data", *FEW)).code == 0
+    assert content("run/summary.json")["images"]["source"] == 12, "images are lost, and the exit code is 0"
+
+
+def test_an_empty_folder_is_no_class(data: Path) -> None:
+    for domain in ("photo", "sketch"):
+        (data / domain / "dog").mkdir()
+    assert say(*on_folders("data", *FEW)).code == 0
+    classes = list(content("run/summary.json")["per_class_accuracy"])
+    assert classes == ["ant", "bee", "cat"], f"the classes are {classes}"
+
+
+def test_every_other_file_is_counted_with_its_reason(data: Path) -> None:
+    for name in ("ant/a.heic", "bee/noext"):
+        (data / "photo" / name).write_bytes(b"x")
+    done = say(*on_folders("data", *FEW))
+    assert done.code == 0, done.words
+    stored = Path("run/split.json").read_text()
+    for name in ("photo/ant/a.heic", "photo/bee/noext"):
+        assert name in done.words, f"{name} is neither used nor told of"
+        assert name in stored
+
+
+def test_what_is_likely_not_meant_gets_a_remark(data: Path) -> None:
+    shutil.rmtree(data / "sketch" / "bee")
+    done = say(*on_folders("data", *FEW, "train.batch_size=40"))
+    assert done.code == 0, done.words
+    assert "--setting pda" in done.words, "no hint for a target that lacks a class"
+    assert "train.batch_size=40 is more than the 12 images of photo" in done.words
+    done = say(*on_folders("data", *FEW, out="same", options=("--target", "photo")))
+    assert "12 of the 12 images of photo are among the target's too" in done.words
+
+
+def test_an_image_that_an_evaluation_cannot_read_is_named(place: Path, data: Path) -> None:
+    gone = damaged_inside(data / "sketch" / "cat" / "000.png")
+    where = ("--data", "folder", "--root", "data", "--source", "photo", "--target", "sketch")
+    done = say("eval", "--checkpoint", place / "run", *where, "--json", "--set", "data.bad_threshold=1")
+    assert done.code == 0, done.words
+    assert str(gone) in done.words, f"{done.json['images']} images are reported, 11 were scored, and none is named"
+    assert sum(done.json["per_class_images"].values()) == 11
+
+
+def test_an_image_that_training_s_evaluation_cannot_read_is_named(data: Path) -> None:
+    gone = damaged_inside(data / "sketch" / "cat" / "000.png")
+    done = say(*on_folders("data", *FEW, "data.bad_threshold=1", "train.max_steps=1"))
+    assert done.code == 0, done.words
+    bad = [one["path"] for one in content("run/summary.json")["turned_bad"]]
+    assert bad == [str(gone)], "the summary counts none"
+    assert str(gone) in done.words
+
+
+# --- names -------------------------------------------------------------------------------------------
+
+
+def test_a_target_s_file_name_that_is_no_text(data: Path) -> None:
+    folder = os.fsencode(data / "sketch" / "ant")
+    os.rename(folder + b"/000.png", folder + b"/caf\xe9.png")
+    done = say(*on_folders("data", *FEW))
+    assert "target accuracy" not in done.words, f"it trains to the end, and then: {done.words[-120:]}"
+    assert done.code == 2
+    assert "caf\\xe9.png" in done.words
+    checked = say(*CHECK, "data")
+    assert checked.code == 1
+    assert "caf\\xe9.png" in checked.words
+
+
+def lists(**files: list[str]) -> None:
+    for name, lines in files.items():
+        Path(f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+
+
+def on_lists(*settings: str) -> Said:
+    where = ["--data", "lists", "--root", "data", "--source", "source.txt", "--target", "target.txt", "--out", "run"]
+    return say("train", *where, "--set", *SHORT, *SMALL, *FEW, *settings)
+
+
+def test_two_classes_of_one_name_stay_two(data: Path) -> None:
+    """Class 0 lies in a folder `1`, and class 1 in two, so that its number is its name."""
+    (data / "photo" / "ant").rename(data / "photo" / "1")
+    lines = [f"photo/{name}/00{i}.jpg {int(name != '1')}" for name in ("1", "bee", "cat") for i in (1, 2)]
+    lists(source=lines, target=lines)
+    done = on_lists()
+    assert done.code == 0, done.words
+    assert len(content("run/summary.json")["per_class_accuracy"]) == 2, "the summary has lost a class"
+
+
+def test_a_cell_is_no_formula(data: Path) -> None:
+    for domain in ("photo", "sketch"):
+        (data / domain / "ant").rename(data / domain / "=1+1")
+    assert say(*on_folders("data", *FEW)).code == 0
+    with Path("run/predictions.csv").open(newline="") as stream:
+        cells = {cell for row in csv.reader(stream) for cell in row}
+    assert any("=1+1" in cell for cell in cells)
+    assert not [cell for cell in cells if cell.startswith("=")], "a spreadsheet would compute it"
+
+
+def test_ssda_does_not_score_its_own_shots(data: Path) -> None:
+    every = {d: [f"{d}/{n}/00{i}.jpg {c}" for c, n in enumerate(("ant", "bee", "cat")) for i in (1, 2)]
+             for d in ("photo", "sketch")}  # fmt: skip
+    shots = every["sketch"][::2]
+    lists(source=every["photo"], target=every["sketch"], shots=shots)
+    done = on_lists("data.setting=ssda", "data.labelled_target=shots.txt")
+    assert done.code == 0, done.words
+    scored = {row.split(",")[0] for row in Path("run/predictions.csv").read_text().splitlines()[1:]}
+    both = scored & {line.split()[0] for line in shots}
+    assert not both, f"{len(both)} of the {len(scored)} images that are scored were trained on with their labels"
+    assert "shots" in done.words
+
+
+# --- what is no image to read --------------------------------------------------------------------------
+
+
+def test_a_bomb_is_refused_by_its_header(place: Path, data: Path) -> None:
+    """A JPEG that tells of 30,000 x 30,000 pixels."""
+    file = data / "photo" / "ant" / "001.jpg"
+    content = bytearray(file.read_bytes())
+    at = content.index(b"\xff\xc0")
+    content[at + 5 : at + 9] = struct.pack(">HH", 30_000, 30_000)
+    file.write_bytes(content)
+    done = say(*CHECK, "data")
+    assert done.code == 1, "900 million pixels pass for an image"
+    assert "30000 x 30000 pixels" in done.words.replace(",", "")
+    assert say(*on_folders("data", *FEW)).code == 2
+
+
+@contextlib.contextmanager
+def waited_for(pipe: Path) -> Iterator[list[str]]:
+    """Ends the wait of whoever opens a pipe, and tells of it."""
+    opened: list[str] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            try:
+                os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+                opened.append(pipe.name)
+            except OSError as error:
+                assert error.errno == errno.ENXIO  # noqa: PT017  # nobody waits
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield opened
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_nobody_waits_for_a_pipe(place: Path, data: Path) -> None:
+    pipe = data / "photo" / "ant" / "pipe.jpg"
+    os.mkfifo(pipe)
+    for words in (("predict", "--checkpoint", place / "run", "data"), ("data", "show", "folder", "--root", "data")):
+        with waited_for(pipe) as opened:
+            done = say(*words)
+        assert not opened, f"`fastget {words[0]}` opens it like an image, and would wait without end"
+        assert "Traceback" not in done.words
+
+
+@contextlib.contextmanager
+def whenever_an_image_is_opened(act: Callable[[str], None]) -> Iterator[None]:
+    """By whatever Python opens files with."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, function in {"builtins.open": open, "os.open": os.open}.items():
+
+            def opened(file: Any, *args: Any, _real: Any = function, **kwargs: Any) -> Any:
+                if str(file).endswith((".png", ".jpg")):
+                    act(str(file))
+                return _real(file, *args, **kwargs)
+
+            patch.setattr(name, opened)
+        yield
+
+
+def test_no_more_open_files_is_no_fault_of_the_images(data: Path) -> None:
+    def refuse(file: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", file)
+
+    with whenever_an_image_is_opened(refuse):
+        done = say(*CHECK, "data")
+    assert "ulimit -n" in done.words, f"the images are blamed: {done.words[:90]}"
+    assert done.code == 1
+
+
+def test_a_check_that_is_stopped_says_what_it_remembers(data: Path) -> None:
+    asked: list[str] = []
+
+    def ask(file: str) -> None:
+        if not asked:
+            asked.append(file)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with whenever_an_image_is_opened(ask):
+        done = say(*CHECK, "data", "--workers", 1)
+    assert done.code == 128 + signal.SIGINT, done.words
+    assert "those that are done are remembered" in done.words, f"all that is said: {done.words}"
+
+
+def test_a_check_reads_everything_again_where_it_is_told_to(data: Path) -> None:
+    """A file that was damaged, and has the size and the time that it had."""
+    assert say(*CHECK, "data").code == 0
+    file = data / "photo" / "ant" / "000.png"
+    before, size = file.stat(), len(file.read_bytes())
+    file.write_bytes(bytes(size))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert "--again" in say("data", "check", "--help").words, "no option has it looked at again"
+    assert (say(*CHECK, "data").code, say(*CHECK, "data", "--again").code) == (0, 1)
