@@ -98,8 +98,8 @@ def test_shrink_prior() -> None:
 
 @pytest.mark.parametrize("gate", [False, True])
 def test_cap_prior(gate: bool) -> None:
-    """By a loop of Python floats; classes at half the typical share or above, by the gate at two thirds of it, are worth
-    the same."""
+    """By a loop of Python floats; classes at half the typical share or above, with the gate at two thirds of it, are
+    worth the same."""
     share, reach, most = (0.85, 1.5, 1.0) if gate else (1.0, 2.0, math.inf)
     for pi in (simplex(C).tolist(), [0.5, 0.3, 0.2, 0.0], [0.97, 0.01, 0.01, 0.01], [0.4, 0.3, 0.2, 0.1]):
         square, entropy = sum(p * p for p in pi), -sum(p * math.log(p) for p in pi if p)

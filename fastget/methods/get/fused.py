@@ -266,7 +266,7 @@ class _Loss(torch.autograd.Function):
 def _labels(
     kept: Kept, weight: Tensor, sharpness: float, y_M: Tensor, gamma_g: float, gamma_f: float
 ) -> tuple[Tensor, Tensor, list[float]]:
-    """Labels (B, 2, C) by Eqs. (6) and (10), or (6'), what is said of their structure (2,), and the losses of g and f."""
+    """Labels (B, 2, C) by Eqs. (6) and (10), or (6'), what is said of their structure (2,), the losses of g and f."""
     B = len(y_M)
     y = (kept.P.pow(1 + sharpness) if sharpness else kept.P) * weight  # Q, and then the labels
     total = y.sum(2, keepdim=True)
