@@ -9,6 +9,9 @@ A step is six launches, each waiting for sums that the one before it made:
 5. backward.py    gradients to features, mu_g and mu_f
 6. memory.py      prototypes and prior
 
+In bfloat16, and only where sizes are large (configs.copied), copied.py stands in for logits.py with two launches, the
+first of which copies the prototypes to bfloat16: seven in all.
+
 Every sum has one owner that adds in a fixed order: no atomics, the same bits each time. Around a launch stand tile.py
 (device functions that several share), configs.py (block sizes), checks.py (what is refused), wrap.py (eager and
 compiled operators) and launch.py. equations/ holds the equations by themselves, made of the same device functions;

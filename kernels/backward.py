@@ -12,7 +12,9 @@ from torch import Tensor
 from fastget.kernels import configs
 from fastget.kernels.launch import launch
 from fastget.kernels.logits import strides
-from fastget.kernels.tile import product, store_gradient, vector_tile
+from fastget.kernels.tile import product, quarters, store_gradient, vector_tile
+
+WHOLE = tl.constexpr(128 * 128)  # elements of a tile that is stored at once: more take registers that are not there
 
 
 @triton.jit
@@ -33,6 +35,19 @@ def add_features_gradient(
 
 
 @triton.jit
+def store_pieces(out, total, total_cos, vectors, index, there, column, D, BLOCK_D: tl.constexpr):
+    """store_gradient() of a tile, a large one in pieces."""
+    if total.shape[0] * BLOCK_D > WHOLE:
+        pieces = quarters(total)
+        for i in tl.static_range(4):
+            depth = column * BLOCK_D + i * (BLOCK_D // 4) + tl.arange(0, BLOCK_D // 4)
+            store_gradient(out, pieces[i], total_cos, vectors, index, there, depth, depth < D, D)
+    else:
+        depth = column * BLOCK_D + tl.arange(0, BLOCK_D)
+        store_gradient(out, total, total_cos, vectors, index, there, depth, depth < D, D)
+
+
+@triton.jit
 def write_features_gradient(
     d_features, features, head_g, head_f, block, B, C, D, USE_G: tl.constexpr, USE_F: tl.constexpr, SAME: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -45,16 +60,16 @@ def write_features_gradient(
     total = tl.zeros((BLOCK_B, BLOCK_D), tl.float32)
     total_cos = tl.zeros((BLOCK_B,), tl.float32)
     if USE_G:
-        mu, slopes, cos_rows, _, scale = head_g
+        _, slopes, cos_rows, _, scale, mu = head_g
         total = add_features_gradient(total, slopes, scale, mu, rows, live, depth, deep, C, SAME, PRECISION, BLOCK_K)
         total_cos += tl.load(cos_rows + rows, mask=live, other=0.0) * scale
     if USE_F:
-        mu, slopes, cos_rows, _, scale = head_f
+        _, slopes, cos_rows, _, scale, mu = head_f
         total = add_features_gradient(total, slopes, scale, mu, rows, live, depth, deep, C, SAME, PRECISION, BLOCK_K)
         total_cos += tl.load(cos_rows + rows, mask=live, other=0.0) * scale
     if SAME:
         total = total * (head_g[4] if USE_G else head_f[4])
-    store_gradient(d_features, total, total_cos, features, rows, live, depth, deep, D)
+    store_pieces(d_features, total, total_cos, features, rows, live, block % blocks, D, BLOCK_D)
 
 
 @triton.jit
@@ -63,7 +78,7 @@ def write_mu_gradient(
     PRECISION: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One tile of d_mu: (sum_b d[b,c] f_b / |f_b| - sum_b d[b,c] cos[b,c] mu_c / |mu_c|) / |mu_c|."""
-    mu, slopes, _, cos_columns, scale = head
+    mu, slopes, _, cos_columns, scale, _ = head
     blocks = tl.cdiv(D, BLOCK_D)
     classes = block // blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     depth = block % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -76,7 +91,7 @@ def write_mu_gradient(
         d = tl.trans(tl.load(at, mask=live[:, None] & held[None, :], other=0.0))
         total = product(d, vector_tile(features, rows, live, depth, deep), total, PRECISION)
     total_cos = tl.load(cos_columns + classes, mask=held, other=0.0) * scale
-    store_gradient(d_mu, total * scale, total_cos, mu, classes, held, depth, deep, D)
+    store_pieces(d_mu, total * scale, total_cos, mu, classes, held, block % blocks, D, BLOCK_D)
 
 
 @triton.jit
@@ -95,6 +110,7 @@ def backward_kernel(
     features, mu_g, mu_f,  # (B, D), (C, D), (C, D)
     slopes_g, slopes_f,  # (2, B, C): (P - y) / |mu_c|, (P - y) / |f_b|
     norm, norm_g, norm_f,  # (B,), (C,), (C,)
+    copies,  # (3, C, D): mu, mu_g, mu_f in the type of the slopes; None: there are none
     cos_rows,  # (2, B): sum_c (P - y) cos
     cos_columns,  # (2, C): sum_b (P - y) cos
     grad_loss, grad_g, grad_f,  # () incoming gradients; None: that loss has none
@@ -115,8 +131,12 @@ def backward_kernel(
     USE_F: tl.constexpr = grad_loss is not None or grad_f is not None
     SAME: tl.constexpr = not (USE_G and USE_F) or (grad_g is None and grad_f is None)
     f, g, h = (features, norm, stride_b, stride_d), (mu_g, norm_g, g_c, g_d), (mu_f, norm_f, f_c, f_d)
-    head_g = (g, slopes_g, cos_rows, cos_columns, slope_scale(grad_loss, grad_g, tau, B))
-    head_f = (h, slopes_f, cos_rows + B, cos_columns + C, slope_scale(grad_loss, grad_f, tau, B))
+    copy_g, copy_f = g, h
+    if copies is not None:
+        copy_g = (copies + tl.cast(C, tl.int64) * D, norm_g, D, 1)
+        copy_f = (copies + tl.cast(C, tl.int64) * D * 2, norm_f, D, 1)
+    head_g = (g, slopes_g, cos_rows, cos_columns, slope_scale(grad_loss, grad_g, tau, B), copy_g)
+    head_f = (h, slopes_f, cos_rows + B, cos_columns + C, slope_scale(grad_loss, grad_f, tau, B), copy_f)
     block = tl.program_id(0)
     features_blocks = 0 if d_features is None else tl.cdiv(B, BLOCK_B) * tl.cdiv(D, BLOCK_D)
     g_blocks = 0 if d_mu_g is None else tl.cdiv(C, BLOCK_C) * tl.cdiv(D, BLOCK_D)
@@ -148,6 +168,7 @@ class Head(NamedTuple):
 def launch_backward(
     features: Tensor,  # (B, D)
     norm: Tensor,  # (B,) of the features
+    copies: Tensor | None,  # (3, C, D) of mu, mu_g, mu_f, in bfloat16
     cos_rows: Tensor,  # (2, B)
     cos_columns: Tensor,  # (2, C)
     tau: float,
@@ -162,13 +183,13 @@ def launch_backward(
         torch.empty(x.shape, dtype=x.dtype, device=x.device) if want else None
         for x, want in zip((features, g.mu, f.mu), wanted, strict=True)
     )
-    config = configs.backward(B, C, D, configs.precision(features, g.mu, f.mu))
+    config = configs.backward(B, C, D, configs.precision(features, g.mu, f.mu), copies is not None)
     blocks = [triton.cdiv(B, config.BLOCK_B), *[triton.cdiv(C, config.BLOCK_C)] * 2]
     programs = sum(n for n, want in zip(blocks, wanted, strict=True) if want) * triton.cdiv(D, config.BLOCK_D)
     use_g, use_f = grad_loss is not None or g.grad is not None, grad_loss is not None or f.grad is not None
     of_g, of_f = (head[:3] if use else [None] * 3 for head, use in ((g, use_g), (f, use_f)))
     pairs = [x for pair in zip(of_g, of_f, strict=True) for x in pair]  # mu_g, mu_f, slopes_g, slopes_f, ...
-    inputs = (features, *pairs[:4], norm, *pairs[4:], cos_rows, cos_columns, grad_loss, g.grad, f.grad)
+    inputs = (features, *pairs[:4], norm, *pairs[4:], copies, cos_rows, cos_columns, grad_loss, g.grad, f.grad)
     outputs = (d_features, d_mu_g, d_mu_f)
     launch(
         backward_kernel, (programs,), *inputs, *outputs,

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fastget.kernels.checks import check_labels, check_like, check_pair, check_tau
-from fastget.kernels.logits import Scales, launch_logits
+from fastget.kernels.copied import launch_copied_logits, takes_copies
+from fastget.kernels.logits import Scales, launch_logits, scales_of
 from fastget.kernels.prior import AS_IT_IS, FADING, SHRUNK, cap_form
 from fastget.kernels.statistics import launch_statistics, statistics_size, statistics_views
 from fastget.kernels.wrap import Operator
@@ -50,16 +51,21 @@ def run_expectation(
     form: int,
     use_y_M: bool,
     labels: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    logits = launch_logits(features, pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate, form=form)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if takes_copies(features, mu, mu_g, mu_f):
+        logits = launch_copied_logits(features, pi, tau, mu, mu_g, mu_f, estimate, form)
+    else:
+        logits = launch_logits(features, pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate, form=form)
     y_M, statistics = launch_statistics(features, logits, estimate, use_y_M, labels)
-    log_prior, norm, norm_g, norm_f = logits.scales
+    log_prior, norm, norm_g, norm_f, copies = logits.scales
     assert logits.S_g is not None
     assert logits.S_f is not None
     assert norm_g is not None
     assert norm_f is not None
     assert logits.exponent is not None
-    return logits.S_g, logits.S_f, y_M, statistics, logits.exponent, log_prior, norm, norm_g, norm_f
+    if copies is None:
+        copies = torch.empty(0, dtype=torch.bfloat16, device=features.device)
+    return logits.S_g, logits.S_f, y_M, statistics, logits.exponent, log_prior, norm, norm_g, norm_f, copies
 
 
 def _fake(
@@ -72,7 +78,9 @@ def _fake(
         features.new_empty(shape, dtype=torch.float32)
         for shape in ((B, C), (B, C), (size,), (), (C,), (B,), (C,), (C,))
     )
-    return (S_g, S_f, features.new_empty((B,), dtype=torch.int64), *rest)
+    shape = (3, C, D) if takes_copies(features, mu, mu_g, mu_f) else (0,)
+    copies = features.new_empty(shape, dtype=torch.bfloat16)
+    return (S_g, S_f, features.new_empty((B,), dtype=torch.int64), *rest, copies)
 
 
 def check_expectation(
@@ -129,4 +137,4 @@ def expectation(
         prior_estimate, form, use_y_M, labels,
     )  # fmt: skip
     views = statistics_views(statistics, mu.shape[0])
-    return Expectation(features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views, exponent, Scales(*scales))
+    return Expectation(features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views, exponent, scales_of(scales))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import triton
@@ -149,6 +150,7 @@ class Scales(NamedTuple):
     norm: Tensor  # (B,) of the features; NaN in a row with a non-finite one
     norm_g: Tensor | None  # (C,) of mu_g
     norm_f: Tensor | None  # (C,) of mu_f
+    copies: Tensor | None = None  # (3, C, D) of mu, mu_g, mu_f in bfloat16: kernels/copied.py
 
 
 class Logits(NamedTuple):
@@ -159,6 +161,13 @@ class Logits(NamedTuple):
     scales: Scales
     parts: Tensor  # (PARTS, 2, T, B)
     exponent: Tensor | None  # () of the column sums: Eq. (6)'s 1/2, or by (6')
+
+
+def scales_of(tensors: Sequence[Tensor]) -> Scales:
+    """What an operator returned, which knows no None: a last tensor without an element."""
+    *scales, copies = tensors
+    log_prior, norm, norm_g, norm_f = scales
+    return Scales(log_prior, norm, norm_g, norm_f, copies if copies.numel() else None)
 
 
 def strides(x: Tensor | None) -> tuple[int, ...]:

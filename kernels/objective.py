@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 import triton
@@ -263,6 +263,7 @@ def run_objective(
     norm: Tensor,
     norm_g: Tensor,
     norm_f: Tensor,
+    copies: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
     tau: float,
     gamma_g: float,
     gamma_f: float,
@@ -300,8 +301,8 @@ def _fake(features: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    features, mu_g, mu_f, *_, norm, norm_g, norm_f, ctx.tau, _, _ = inputs
-    ctx.save_for_backward(features, mu_g, mu_f, norm, norm_g, norm_f, *output[5:])
+    features, mu_g, mu_f, *_, norm, norm_g, norm_f, copies, ctx.tau, _, _ = inputs
+    ctx.save_for_backward(features, mu_g, mu_f, norm, norm_g, norm_f, copies, *output[5:])
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
 
@@ -313,6 +314,7 @@ def run_gradient(
     norm: Tensor,
     norm_g: Tensor,
     norm_f: Tensor,
+    copies: Optional[Tensor],  # noqa: UP045  (as above)
     slopes_g: Tensor,
     slopes_f: Tensor,
     cos_rows: Tensor,
@@ -326,7 +328,7 @@ def run_gradient(
     arrived = iter(grads)
     grad_loss, grad_g, grad_f = (next(arrived) if there else None for there in has)
     found = launch_backward(
-        features, norm, cos_rows, cos_columns, tau, grad_loss,
+        features, norm, copies, cos_rows, cos_columns, tau, grad_loss,
         Head(mu_g, slopes_g, norm_g, grad_g), Head(mu_f, slopes_f, norm_f, grad_f), paths(has, needs),
     )  # fmt: skip
     return [d for d in found if d is not None]
@@ -352,7 +354,7 @@ def _backward(run: Any, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None,
         arrived = [g for g in grads[:3] if g is not None]
         made = iter(run(*ctx.saved_tensors, ctx.tau, arrived, has, needs))
         found = [next(made) if path else None for path in wanted]
-    return (*found, *[None] * 13)
+    return (*found, *[None] * 14)
 
 
 _objective = Differentiable(

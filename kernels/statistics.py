@@ -237,7 +237,7 @@ def launch_statistics(
     programs = triton.cdiv(B, columns.BLOCK_B) + KINDS.value * triton.cdiv(C, columns.BLOCK_C)
     if class_sums:
         programs += triton.cdiv(C, tile.BLOCK_C) * triton.cdiv(D, tile.BLOCK_D)
-    log_prior, norm, _, _ = logits.scales
+    log_prior, norm, *_ = logits.scales
     inputs = (logits.S_g, logits.S_f, log_prior if estimate == "likelihood" else None, norm, logits.parts)
     sources = (features if class_sums else None, labels)
     launch(

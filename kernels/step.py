@@ -22,7 +22,7 @@ from fastget.kernels import configs
 from fastget.kernels.bound import Bound, bind, repeat
 from fastget.kernels.expectation import Expectation, check_expectation, form_of, run_expectation
 from fastget.kernels.launch import traced
-from fastget.kernels.logits import Scales
+from fastget.kernels.logits import Scales, scales_of
 from fastget.kernels.memory import check_update, run_update
 from fastget.kernels.objective import Objective, paths, run_gradient, run_objective
 from fastget.kernels.statistics import Statistics, statistics_views
@@ -76,7 +76,7 @@ class Workspace:
             self.S_g, self.S_f, y_M, self.statistics, self.exponent, *scales = run_expectation(
                 features, mu, mu_g, mu_f, pi, tau, estimate, form_of(*forms), use_y_M, labels
             )
-        self.scales, self.views = Scales(*scales), statistics_views(self.statistics, self.S_g.shape[1])
+        self.scales, self.views = scales_of(scales), statistics_views(self.statistics, self.S_g.shape[1])
         self._expectation = bind(calls, (*given, y_M), self.direct)
         return y_M
 

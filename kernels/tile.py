@@ -72,6 +72,21 @@ def product(a, b, total, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def halves(x):
+    """The left and the right half of a tile's columns."""
+    return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def quarters(x):
+    """The columns of a tile in four parts, in order."""
+    left, right = halves(x)
+    a, b = halves(left)
+    c, d = halves(right)
+    return a, b, c, d
+
+
+@triton.jit
 def at_least_eps(norm):
     """max(norm, 1e-12); a NaN stays one."""
     return tl.where(norm < EPS, EPS, norm)

@@ -47,6 +47,7 @@ SHAPES = (
     (8192, 1024, 2048),
 )
 FAST_SHAPE = (256, 345, 2048)
+COPIED, COPIED_SHAPE = ("copies_kernel", "copied_logits_kernel"), (4096, 1000, 2048)  # which smaller sizes do not reach
 MIXED = (36, 65, 257)  # where types and sizes that meet seldom are compiled too
 LAID_ACROSS, LAID_APART = (4096, 1000, 2048), (37, 5000, 257)  # where strided inputs are compiled too
 
@@ -182,7 +183,7 @@ def _variant(
         dtype=dtype,
         backends=backends if uses_dot else ("cuda", "hip"),
         rooms=(room,),
-        fast=shape == FAST_SHAPE and dtype in (torch.float32, torch.bfloat16),
+        fast=shape == (COPIED_SHAPE if launch.name in COPIED else FAST_SHAPE) and dtype != torch.float16,
     )
 
 

@@ -159,6 +159,14 @@ def atomic_opcodes(opcodes: Counter[str]) -> list[str]:
     return sorted(op for op in opcodes if re.fullmatch(r"ATOM[GS]?|REDG?|UTMAREDG", op.split(".")[0]))
 
 
+def without_allocation(atomics: Sequence[str], ptx: str) -> list[str]:
+    """Those that the program asks for. Blackwell's products take tensor memory by tcgen05.alloc, of which the assembler
+    makes ATOMS.AND and ATOMS.OR on a mask of what is taken: no number is summed by them."""
+    if "tcgen05.alloc" not in ptx or re.search(r"^\s*(@\S+\s+)?(atom|red)\.", ptx, re.MULTILINE):
+        return list(atomics)
+    return [op for op in atomics if op not in ("ATOMS.AND", "ATOMS.OR")]
+
+
 def parse_fused_sums(ptx: str) -> int:
     """How many fused multiply-adds take a number from another lane: the first add of a sum over products."""
     shuffled = set(re.findall(r"shfl\.sync\.\w+\.b32\s+(%\w+)", ptx))
@@ -281,7 +289,7 @@ def _read_cubin(compiled: Any) -> dict[str, Any]:
         "stack": stack,
         "spills": spill_count(opcodes),
         "mma": " ".join(matrix_opcodes(opcodes)),
-        "atomics": " ".join(atomic_opcodes(opcodes)),
+        "atomics": " ".join(without_allocation(atomic_opcodes(opcodes), compiled.asm["ptx"])),
         "fused_sums": parse_fused_sums(compiled.asm["ptx"]),
     }
     cache.put(json.dumps(found), name, binary=False)

@@ -20,11 +20,14 @@ from torch import Tensor
 from triton import cdiv
 
 from fastget.kernels.audit.step import StepInputs, step
+from fastget.kernels.backward import WHOLE
+from fastget.kernels.copied import HEADS, PIECES
 from fastget.kernels.launch import Launch, record
 from fastget.kernels.statistics import KINDS
 from fastget.kernels.tile import TILES
 
 WIDE = 4  # bytes of a float32
+LENGTHS = ("norm", "norm_mu", "norm_g", "norm_f")  # of features, mu, mu_g, mu_f
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ class Work:
 
 
 def launches_of(B: int, C: int, D: int, dtype: torch.dtype) -> list[Launch]:
-    """The six launches of a step, not run."""
+    """The launches of a step, not run: six, or seven where prototypes are copied."""
     from fastget import kernels
 
     def meta(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -100,6 +103,27 @@ def _logits(a: dict[str, Any], k: dict[str, Any]) -> Counted:
     return loads, stores, {
         "multiply_adds": programs * trips * cells * k["BLOCK_D"] * len(heads),
         "special": programs * (softmaxes * cells + (a["prior"] is not None and not k["IS_LOG"]) * k["BLOCK_C"]),
+        "trips": trips, "rows": k["BLOCK_B"], "kind": k["PRECISION"],
+    }  # fmt: skip
+
+
+def _copies(a: dict[str, Any], k: dict[str, Any]) -> Counted:
+    loads = _nbytes(*(a[n] for n in ("features", "mu", "mu_g", "mu_f", "prior")))
+    stores = _nbytes(*(a[n] for n in ("copies", *LENGTHS, "log_prior", "exponent")))
+    special = cdiv(a["C"], k["PRIOR_C"]) * k["PRIOR_C"]
+    return loads, stores, {"special": special, "trips": cdiv(a["D"], k["BLOCK_D"])}
+
+
+def _copied_logits(a: dict[str, Any], k: dict[str, Any]) -> Counted:
+    tiles, blocks, trips = a["T"], cdiv(a["B"], k["BLOCK_B"]), cdiv(a["D"], k["BLOCK_D"])
+    softmaxes = 2 + (k["ESTIMATE"] == "likelihood")
+    loads = tiles * _nbytes(a["features"], a["norm"])
+    loads += blocks * (_nbytes(a["copies"], *(a[n] for n in LENGTHS[1:])) + HEADS.value * _nbytes(a["log_prior"]))
+    parts = (softmaxes + 1 + (k["ESTIMATE"] == "nearest")) * 2 * tiles * a["B"] * WIDE
+    cells = k["BLOCK_B"] * k["BLOCK_C"]
+    return loads, _nbytes(a["S_g"], a["S_f"]) + parts, {
+        "multiply_adds": tiles * blocks * trips * cells * k["BLOCK_D"] * HEADS.value,
+        "special": tiles * blocks * softmaxes * (cells + PIECES.value * k["BLOCK_B"]),
         "trips": trips, "rows": k["BLOCK_B"], "kind": k["PRECISION"],
     }  # fmt: skip
 
@@ -158,15 +182,17 @@ def _backward(a: dict[str, Any], k: dict[str, Any]) -> Counted:
     slope = B * C * max(_size(a[h[1]]) for h in used)
     loads = stores = multiply_adds = programs = 0
     cells = k["BLOCK_D"] * k["BLOCK_K"]
+    rows, classes = (4 if k[n] * k["BLOCK_D"] > WHOLE.value else 1 for n in ("BLOCK_B", "BLOCK_C"))  # pieces stored
     if a["d_features"] is not None:
         programs += down * deep
-        loads += len(used) * deep * (slope + B * WIDE) + deep * B * WIDE + _nbytes(a["features"])
-        loads += down * _nbytes(*(a[h[0]] for h in used))
+        loads += len(used) * deep * (slope + B * WIDE) + rows * deep * B * WIDE + _nbytes(a["features"])
+        copies = a["copies"]
+        loads += down * (_nbytes(*(a[h[0]] for h in used)) if copies is None else len(used) * C * D * _size(copies))
         multiply_adds += down * deep * len(used) * cdiv(C, k["BLOCK_K"]) * k["BLOCK_B"] * cells
     for mu, _, _, d_mu in used:
         if a[d_mu] is not None:
             programs += across * deep
-            loads += deep * (slope + 2 * C * WIDE) + across * _nbytes(a["features"]) + _nbytes(a[mu])
+            loads += deep * (slope + (1 + classes) * C * WIDE) + across * _nbytes(a["features"]) + _nbytes(a[mu])
             multiply_adds += across * deep * cdiv(B, k["BLOCK_K"]) * k["BLOCK_C"] * cells
     stores = _nbytes(a["d_features"], a["d_mu_g"], a["d_mu_f"])
     return loads + programs * scalars, stores, {
@@ -186,6 +212,8 @@ def _memory(a: dict[str, Any], k: dict[str, Any]) -> Counted:
 
 COUNTS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Counted]] = {
     "logits_kernel": _logits,
+    "copies_kernel": _copies,
+    "copied_logits_kernel": _copied_logits,
     "statistics_kernel": _statistics,
     "objective_kernel": _objective,
     "totals_kernel": _totals,

@@ -196,6 +196,16 @@ def test_a_kernel_that_does_not_compile_is_seen(samples: dict[tuple[str, str], k
     assert "does not compile" in samples["wrong", arch].broken_claims()[0]
 
 
+def test_taking_tensor_memory_is_no_atomic_of_the_kernel() -> None:
+    """tcgen05.alloc becomes ATOMS.AND and ATOMS.OR on sm_100; beside an atomic of the program's own all are shown."""
+    found, alloc = ["ATOMS.AND", "ATOMS.OR"], "\ttcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 128;\n"
+    assert kc.without_allocation(found, alloc) == []
+    assert kc.without_allocation([*found, "ATOMS.ADD"], alloc) == ["ATOMS.ADD"]
+    assert kc.without_allocation(found, "\tmov.b32 %r1, 0;\n") == found
+    for own in ("\tatom.shared.or.b32 %r1, [%r2], 1;\n", "\t@%p1 red.global.add.f32 [%rd1], %f1;\n"):
+        assert kc.without_allocation(found, alloc + own) == found
+
+
 @pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="needs TRITON_INTERPRET=1")
 def test_an_interpreted_kernel_is_refused() -> None:
     with pytest.raises(ValueError, match="imported under TRITON_INTERPRET=1"):

@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 
 from fastget import kernels
+from fastget.kernels import configs
 from fastget.kernels.audit import report, traffic
 from fastget.kernels.audit.catalogue import Variant, variants
 from fastget.kernels.audit.compile import Resources, pairs
@@ -39,7 +40,9 @@ GOOD = Resources(
 @pytest.mark.parametrize("size", traffic.SIZES)
 def test_a_step_is_six_launches_and_near_the_minimum(size: tuple[int, int, int], dtype: torch.dtype) -> None:
     fused, least = traffic.fused_step(*size, dtype), traffic.minimum_bytes(*size, dtype)
-    assert fused.launches <= 6
+    copied = configs.copied(*size, "bf16") and dtype == torch.bfloat16
+    assert copied == (dtype == torch.bfloat16 and size == (4096, 1000, 2048)), "the largest, in bfloat16, and no other"
+    assert fused.launches == (7 if copied else 6)
     assert fused.others == ()
     assert least <= fused.bytes <= 1.7 * least  # the slopes are written and read
     eager = traffic.eager_step(*size, dtype)

@@ -8,7 +8,7 @@ import torch
 from fastget import kernels
 from fastget.kernels import configs
 from fastget.kernels.audit.step import StepInputs, step
-from fastget.kernels.audit.work import COUNTS, launches_of, work_of
+from fastget.kernels.audit.work import COUNTS, Work, launches_of, work_of
 from tests.kernels.audit.counting import Counted, counting
 
 
@@ -27,6 +27,7 @@ def _counted(B: int, C: int, D: int, dtype: torch.dtype) -> list[Counted]:
     return found
 
 
+SIX = [f"{name}_kernel" for name in ("logits", "statistics", "objective", "totals", "backward", "memory")]
 SHAPES = [(37, 5, 70), (70, 40, 19), (65, 31, 515)]
 
 
@@ -39,7 +40,23 @@ def test_the_formulas_equal_the_interpreters_count(shape: tuple[int, int, int], 
     with configs.forced_room(room):
         found = _counted(*shape, dtype)
         expected = [work_of(launch) for launch in launches_of(*shape, dtype)]
-    assert [c.launch.name for c in found] == list(COUNTS), "six launches, in this order"
+    assert [c.launch.name for c in found] == SIX, "six launches, in this order"
+    _compare(found, expected, shape)
+
+
+@pytest.mark.parametrize("shape", [(75, 72, 144), (9, 8, 16)], ids=str)
+def test_the_formulas_equal_the_count_where_prototypes_are_copied(shape: tuple[int, int, int]) -> None:
+    with configs.forced_copies(True):
+        found = _counted(*shape, torch.bfloat16)
+        expected = [work_of(launch) for launch in launches_of(*shape, torch.bfloat16)]
+    assert [c.launch.name for c in found] == ["copies_kernel", "copied_logits_kernel", *SIX[1:]], "a launch more"
+    assert {*COUNTS} == {*SIX, "copies_kernel", "copied_logits_kernel"}
+    _compare(found, expected, shape)
+    logits = found[1]
+    assert max(logits.dots.values()) == 3 * expected[1].trips
+
+
+def _compare(found: list[Counted], expected: list[Work], shape: tuple[int, int, int]) -> None:
     for count, work in zip(found, expected, strict=True):
         name = f"{work.name} at {shape}"
         assert (count.loads, count.stores) == (work.loads, work.stores), name
