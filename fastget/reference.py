@@ -238,7 +238,7 @@ class Expectation(NamedTuple):
     bad_rows: Tensor  # () how many of them hold a non-finite feature
     counts: Tensor | None  # (C,) of the classes in `labels`; None where none were given
     sums: Tensor | None  # (C, D) of their features
-    exponent: Tensor  # () of the column sums in Q: Eq. (6)'s 1/2, or by (6')
+    exponent: Tensor | None  # () of the column sums in Q, by (6'); None: Eq. (6)'s 1/2
 
 
 class Objective(NamedTuple):
@@ -309,7 +309,7 @@ def expectation(
         bad_rows=statistics[3 * C + 1],
         counts=None if by is None else tail[:C],
         sums=None if by is None else tail[C:].view(C, -1),
-        exponent=rebalance_exponent(pi) if rebalance_gate else P_g.new_full((), 0.5),
+        exponent=rebalance_exponent(pi) if rebalance_gate else None,
     )
 
 
@@ -326,15 +326,21 @@ def objective(
     return Objective(loss_g + loss_f, loss_g, loss_f, structure_g, structure_f)
 
 
-def _head_loss(S: Tensor, colsum: Tensor, exponent: Tensor, y_M: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+def _head_loss(S: Tensor, colsum: Tensor, exponent: Tensor | None, y_M: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
     """Loss and structure of one head. Q is taken from the logits, so that a P that underflows does no harm."""
     log_P = torch.log_softmax(S, 1)
     with torch.no_grad():
-        held, narrow = colsum > 0, 1 - 2 * exponent
-        weight = torch.where(held, -exponent * torch.where(held, colsum, 1).log(), -torch.inf)
-        Q = torch.softmax(S * (1 + SHARPENING * narrow) + weight, 1)
-        labels = mixed_labels(Q, y_M, gamma)
-        labels += narrow * (1 - gamma) * (gamma * Q - mixed_labels(torch.zeros_like(Q), y_M, gamma))
+        held = colsum > 0
+        power = 0.5 if exponent is None else exponent
+        weight = torch.where(held, -power * torch.where(held, colsum, 1).log(), -torch.inf)
+        if exponent is None:
+            Q = torch.softmax(S + weight, 1)
+            labels = mixed_labels(Q, y_M, gamma)
+        else:
+            narrow = 1 - 2 * exponent
+            Q = torch.softmax(S * (1 + SHARPENING * narrow) + weight, 1)
+            of_y_M = gamma - narrow * (gamma * (1 - gamma))
+            labels = (1 - of_y_M) * Q + of_y_M * _one_hot(y_M, Q.shape[1], Q.dtype)
         structure = structure_loss(Q, log_P.exp())
     return _cross_entropy(labels, log_P), structure
 

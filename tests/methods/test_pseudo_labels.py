@@ -33,7 +33,8 @@ def test_get(config: Get) -> None:
     e = method.keep(shown).expectation  # of a step on the same batch
     assert torch.equal(given["y_M"][0], e.y_M)
     for name, S, colsum in (("Q_g", e.S_g, e.colsum_g), ("Q_f", e.S_f, e.colsum_f)):
-        a = float(e.exponent) if config.rebalance_gate else 0.5
+        assert (e.exponent is None) == (not config.rebalance_gate)
+        a = 0.5 if e.exponent is None else float(e.exponent)
         Q = reference.rebalance(S.softmax(1).pow(1 + 3 * (1 - 2 * a)), colsum.pow(2 * a))
         labels, confidence = given[name]
         torch.testing.assert_close(confidence, Q.max(1).values)
