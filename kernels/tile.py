@@ -68,7 +68,7 @@ def product(a, b, total, PRECISION: tl.constexpr):
             b = tf32(b)
         a = a.to(tl.float32)
         b = b.to(tl.float32)
-    return tl.dot(a, b, total, input_precision="tf32" if PRECISION == "bf16" else PRECISION)
+    return tl.dot(a, b, total, input_precision="ieee" if PRECISION == "bf16" else PRECISION)
 
 
 @triton.jit

@@ -1,9 +1,9 @@
 """Every kernel in every configuration compiles, and what the compiler made of it keeps the claims.
 
 The kernels of a test run are the interpreter's, so the compiling is done by this file run as a program without
-TRITON_INTERPRET: `python -m tests.kernels.audit.test_compile samples|fast|extremes|tiles [architectures]` prints a row
-per variant. Every variant on every architecture is `python -m fastget.kernels.audit.report`: some two hours
-on two cores.
+TRITON_INTERPRET: `python -m tests.kernels.audit.test_compile samples|fast|bfloat16|extremes|tiles [architectures]`
+prints a row per variant. Every variant on every architecture is `python -m fastget.kernels.audit.report`: some two
+hours on two cores.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -131,6 +131,10 @@ def _main(what: str, archs: list[str]) -> None:
                 rows += [kc.inspect_variant(sample, arch) for arch in archs]
     elif what == "fast":  # on one core, in the time of an ordinary test run
         rows = list(kc.inspect_all(_thin([v for v in variants() if v.fast], most=3), archs, jobs=1))
+    elif what == "bfloat16":
+        chosen = [v for v in variants((torch.bfloat16,)) if "PRECISION" in v.constexprs and False in v.rooms]
+        chosen = [v for v in chosen if v.fast and "hip" in v.backends]
+        rows = list(kc.inspect_all(_thin(chosen, most=1), archs, jobs=1))
     else:
         rows = list(kc.inspect_all({"extremes": extremes, "tiles": tiles}[what](list(variants())), archs))
     print(json.dumps([asdict(row) for row in rows]))
@@ -302,6 +306,13 @@ def test_every_kernel_keeps_its_claims_on_two_architectures() -> None:
     assert {r.arch for r in rows} == set(FAST_ARCHITECTURES)
     for arch in FAST_ARCHITECTURES:
         assert any(r.mma for r in rows if r.arch == arch and r.dtype == "bfloat16"), f"no matrix instruction on {arch}"
+
+
+def test_bfloat16_products_compile_where_there_is_no_tf32() -> None:
+    """gfx90a refuses a product that mentions TF32, of whatever operands."""
+    rows = _compile("bfloat16", ("gfx90a",))
+    assert {"logits_kernel", "statistics_kernel", "backward_kernel"} <= {r.name for r in rows}
+    _assert_claims(rows)
 
 
 @pytest.mark.slow
