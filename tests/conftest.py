@@ -1,6 +1,7 @@
 """Set-up of all tests: what must be in the environment before torch and fastget are imported."""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ NUMERIC = [
 
 for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR"):  # a width and colours of one's own would cut the words up
     os.environ.pop(name, None)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job: Ctrl-C is tested all the same
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported: its kernels run on CPU tensors
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="fastget-tests-")  # the digits are made here, once
 
