@@ -11,7 +11,7 @@ from fastget import reference
 from fastget.kernels.logits import launch_logits
 
 
-def _reference(x: Any) -> object:
+def stacked(x: Any) -> object:
     cos = reference.cosine(x.features, torch.cat([x.mu, x.mu_g, x.mu_f]))
     return reference.first_argmax(cos[:, : len(x.mu)]), x.pi.log().repeat(3) + cos / TAU
 
@@ -23,4 +23,4 @@ def _triton(x: Any) -> object:
 @cases
 def test_logits(benchmark: Any, case: Case) -> None:
     with torch.no_grad():
-        measure(benchmark, "logits", case, Case.inputs, _triton if case.row == "triton" else _reference)
+        measure(benchmark, "logits", case, Case.inputs, _triton if case.row == "triton" else stacked)
