@@ -32,6 +32,9 @@ for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR"):  # a width and colo
     os.environ.pop(name, None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job: Ctrl-C is tested all the same
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # workers share the cores, or their threads wait for one another
+    share = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    os.environ.setdefault("OMP_NUM_THREADS", str(share))
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported: its kernels run on CPU tensors
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="fastget-tests-")  # the digits are made here, once
 

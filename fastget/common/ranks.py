@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 Decided = TypeVar("Decided")
+LET_GO_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -129,11 +132,18 @@ def joined(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
     ours = not dist.is_initialized()
     if ours:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(let_go)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size()), device
     finally:
         if ours:
             dist.destroy_process_group()
+
+
+def let_go() -> None:
+    """Wait a little before the interpreter is taken down. gloo's threads outlive their group, and one that drops the
+    last collective's tensor only after that aborts the process (pytorch/pytorch#179291), though the run is done."""
+    time.sleep(LET_GO_S)
 
 
 # --- sums over the global batch ------------------------------------------------------------------

@@ -128,11 +128,13 @@ def test_two_ranks_resume_to_the_bit_with_statistics_of_their_own(tmp_path: Path
     given = ["network.bottleneck_norm=true", "method.name=atdoc-na", "atdoc-na.second_look=true", "method.weight=1"]
     given += ["train.max_steps=12", "train.checkpoint_every=6", "train.resume=auto"]
     whole = tmp_path / "whole"
-    assert torchrun(whole, 2, *given).returncode == 0
+    done = torchrun(whole, 2, *given)
+    assert done.returncode == 0, done.stderr
     cut = Path(shutil.copytree(whole, tmp_path / "cut"))
     for name in ("summary.json", "checkpoints/final.pt", "checkpoints/step_00000012.pt"):
         (cut / name).unlink()
     done = torchrun(cut, 2, *given)
+    assert done.returncode == 0, done.stderr
     assert "going on from step 6" in done.stdout
     assert metrics(cut) == metrics(whole)
     a, b = (load_checkpoint(folder / "checkpoints" / "final.pt") for folder in (whole, cut))

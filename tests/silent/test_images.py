@@ -182,15 +182,33 @@ def test_a_bomb_is_refused_by_its_header(place: Path, data: Path) -> None:
 
 @contextlib.contextmanager
 def waited_for(pipe: Path) -> Iterator[list[str]]:
-    """Ends the wait of whoever opens a pipe, and tells of it."""
+    """Ends the wait of whoever opens a pipe, and tells of it; who only looks, by O_NONBLOCK, does not wait."""
     opened: list[str] = []
+    looking: list[int] = []  # descriptors
+    looks: list[Any] = []
     over = threading.Event()
+    real_open, real_close = os.open, os.close
+
+    def watched_open(file: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if str(file).endswith(pipe.name) and flags & os.O_NONBLOCK:
+            looking.append(-1)  # before the pipe has its reader
+            looks.append(file)
+            looking[-1] = descriptor = real_open(file, flags, *args, **kwargs)
+            return descriptor
+        return real_open(file, flags, *args, **kwargs)
+
+    def watched_close(descriptor: int) -> None:
+        real_close(descriptor)
+        if descriptor in looking:
+            looking.remove(descriptor)
 
     def look() -> None:
         while not over.is_set():
+            before = len(looks) if not looking else -1
             try:
-                os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-                opened.append(pipe.name)
+                real_close(real_open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+                if before == len(looks):
+                    opened.append(pipe.name)
             except OSError as error:
                 assert error.errno == errno.ENXIO  # noqa: PT017  # nobody waits
             time.sleep(0.01)
@@ -198,7 +216,10 @@ def waited_for(pipe: Path) -> Iterator[list[str]]:
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        yield opened
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "open", watched_open)
+            patch.setattr(os, "close", watched_close)
+            yield opened
     finally:
         over.set()
         thread.join()

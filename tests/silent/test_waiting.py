@@ -24,10 +24,16 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_log_tells_of_an_evaluation_that_takes_long(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that is fast, as if each batch took minutes."""
-    real, start = time.monotonic, time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: start + 1e6 * (real() - start))
-    done = say(*on_features(many, SOURCE_ONLY))
+    """By a clock that leaps ahead with each batch, as if it took longer than all before."""
+    real, ahead = time.monotonic, [0.0]
+
+    def seen(module: nn.Module, images: int) -> None:
+        if not module.training:
+            ahead[0] = 2 * ahead[0] + 1000
+
+    monkeypatch.setattr(time, "monotonic", lambda: real() + ahead[0])
+    with watching(seen):
+        done = say(*on_features(many, SOURCE_ONLY))
     assert done.code == 0, done.words
     told = re.findall(r"evaluation: [\d,]+ of 1,200 images", done.words)
     assert told, "the log has no line about the evaluation's progress"

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from numbers import Integral
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
@@ -32,6 +30,7 @@ from fastget.common.ranks import world_size
 from fastget.common.shown import is_shown
 from fastget.methods.backend import choose_backend
 from fastget.methods.get import fused
+from fastget.methods.get.checks import check_count, check_features, check_labels, check_source_means, check_weight
 from fastget.methods.get.start import Start, split_totals
 from fastget.methods.settings import Get
 
@@ -92,8 +91,8 @@ class GeT(nn.Module):
         **values: Any,
     ) -> None:
         super().__init__()
-        _check_count("num_classes", num_classes, 2)
-        _check_count("feature_dim", feature_dim, 1)
+        check_count("num_classes", num_classes, 2)
+        check_count("feature_dim", feature_dim, 1)
         config = dataclasses.replace(config or Get(), **values)
         choose_backend(config.backend, torch.device("cpu"))  # a missing backend is refused now, not in the step
 
@@ -129,8 +128,14 @@ class GeT(nn.Module):
         Chunks may come as lists in one call, or in several calls before the first step: the result is the same.
         Under torch.distributed each rank gives its share of the target, and all the same source_means.
         """
-        weight = self._check_weight(classifier_weight)
-        self._check_source_means(source_means)
+        weight = check_weight(classifier_weight, (self.num_classes, self.feature_dim))
+        if source_means is not None:
+            check_source_means(source_means, (self.num_classes, self.feature_dim))
+        elif self.prior_start == "agreement":
+            raise ValueError(
+                "prior_start='agreement' needs the source's class means: pass source_means=(C, D), each class's "
+                "mean feature in the source, or build GeT with prior_start='estimate'"
+            )
         counted = self.prior_start == "agreement" or self.prior_estimate == "nearest"
         start = self._start or Start(self.num_classes, self.feature_dim, keep=counted)
         feature_chunks = [features] if isinstance(features, Tensor) else list(features)
@@ -141,7 +146,7 @@ class GeT(nn.Module):
             )
         for chunk, predicted in zip(feature_chunks, prediction_chunks, strict=True):
             self._check_features(chunk, finite=True)
-            self._check_labels("predictions", predicted, len(chunk), in_range=True)
+            check_labels("predictions", predicted, len(chunk), self.num_classes, in_range=True)
             start.add(chunk.detach(), predicted)
         if self._start is None:
             self.health.copy_(torch.tensor([0, -1]))  # a new start
@@ -322,9 +327,9 @@ class GeT(nn.Module):
     def _check_step(self, features: Tensor, weight: Tensor, labels: Tensor | None) -> None:
         look = self._look(features)
         self._check_features(features, finite=look)
-        self._check_weight(weight)
+        check_weight(weight, (self.num_classes, self.feature_dim))
         if labels is not None:
-            self._check_labels("labels", labels, len(features), in_range=look)
+            check_labels("labels", labels, len(features), self.num_classes, in_range=look)
         elif self.prototype_labels == "head":
             raise ValueError(
                 "prototype_labels='head' needs the classifier's labels: pass labels=logits.argmax(1) to the forward "
@@ -332,62 +337,7 @@ class GeT(nn.Module):
             )
 
     def _check_features(self, features: Tensor, finite: bool) -> None:
-        if features.ndim != 2 or features.shape[1] != self.feature_dim:
-            raise ValueError(
-                f"features must have shape (batch, {self.feature_dim}), got {tuple(features.shape)}: "
-                f"GeT was built with feature_dim={self.feature_dim}"
-            )
-        if not features.is_floating_point():
-            raise ValueError(f"features must be floating point, got {features.dtype}")
-        if len(features) == 0:
-            raise ValueError("features hold no row: a batch needs at least one image")
-        # the sum of finite numbers is, but for an overflow: one pass where nothing is wrong
-        if finite and not math.isfinite(float(features.detach().sum())) and not bool(torch.isfinite(features).all()):
-            bad = (~torch.isfinite(features).all(1)).nonzero().flatten().tolist()
-            raise ValueError(
-                f"non-finite features in step {int(self.health[0])}: rows {bad[:8]}{' ...' if len(bad) > 8 else ''} "
-                f"of {len(features)}. The memory is as it was. Lower the learning rate, or look at those images"
-            )
-
-    def _check_weight(self, weight: Tensor) -> Tensor:
-        expected = (self.num_classes, self.feature_dim)
-        if tuple(weight.shape) != expected:
-            raise ValueError(
-                f"the classifier's weight must have shape {expected} (classes, feature width), "
-                f"got {tuple(weight.shape)}: build GeT with the classifier's num_classes and feature_dim"
-            )
-        return weight
-
-    def _check_source_means(self, means: Tensor | None) -> None:
-        if means is None:
-            if self.prior_start == "agreement":
-                raise ValueError(
-                    "prior_start='agreement' needs the source's class means: pass source_means=(C, D), each class's "
-                    "mean feature in the source, or build GeT with prior_start='estimate'"
-                )
-            return
-        expected = (self.num_classes, self.feature_dim)
-        if tuple(means.shape) != expected or not means.is_floating_point():
-            raise ValueError(
-                f"source_means must be floating point, shape {expected} (classes, feature width), "
-                f"got {means.dtype} {tuple(means.shape)}"
-            )
-        if not bool(torch.isfinite(means).all()):
-            bad = (~torch.isfinite(means).all(1)).nonzero().flatten().tolist()
-            raise ValueError(
-                f"source_means are not finite in classes {bad[:8]}{' ...' if len(bad) > 8 else ''}: a class without a "
-                "source image has no mean; give it zeros, which no image is nearest to"
-            )
-
-    def _check_labels(self, name: str, labels: Tensor, rows: int, in_range: bool) -> None:
-        if labels.ndim != 1 or len(labels) != rows or labels.is_floating_point() or labels.dtype == torch.bool:
-            raise ValueError(
-                f"{name} must be {rows} integer classes, shape ({rows},), got {labels.dtype} {tuple(labels.shape)}"
-            )
-        if in_range and rows:
-            low, high = int(labels.min()), int(labels.max())
-            if low < 0 or high >= self.num_classes:
-                raise ValueError(f"{name} must lie in [0, {self.num_classes - 1}], got {low} to {high}")
+        check_features(features, self.feature_dim, self.health if finite else None)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GeT:
         """.to() and .cuda() move the memory; .half() and .bfloat16() leave it float32."""
@@ -416,11 +366,6 @@ def _wide(features: Tensor) -> AbstractContextManager[Any]:
     """GeT widens half types itself: no autocast inside."""
     kind = features.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
-
-
-def _check_count(name: str, value: int, least: int) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def _signature() -> inspect.Signature:
