@@ -7,12 +7,13 @@ from pathlib import Path
 
 from fastget.studies.results import METRICS
 
-HELP = "results as data: add a study's, make the tables of README and docs from them"
+HELP = "results as data: add a study's, make the tables of README and docs from them, draw them"
 EPILOG = """\
 examples:
   fastget results add runs/compare-digits              # into results/DATA/SETTING/METHOD.json
   fastget results tables                               # README.md and docs/, between <!-- results: ... --> markers
   fastget results tables --check                       # exit code 1 if a page is not as the results have it
+  fastget results plot digits/uda --out digits.png     # as `fastget compare` draws them
 
 A study's own folder has the same files under results/. Each is checked as it is read: the sums are done again."""
 
@@ -30,13 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tables = actions.add_parser("tables", help="make the tables of pages anew")
     tables.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: README.md and docs/**/*.md")
     tables.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a page would change")
-    for one in (add, tables):
+    plot = actions.add_parser("plot", help="draw them, a panel for each data set and setting")
+    plot.add_argument("places", metavar="DATA/SETTING[,...]", help="digits/uda,digits/pda, say")
+    plot.add_argument("--out", type=Path, default=Path("results.png"), help="the picture (results.png)")
+    for one in (add, tables, plot):
         one.add_argument("--results", type=Path, default=Path("results"), help="the folder of results (results)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code: 0, or 1 if --check found something."""
-    return _add(args) if args.action == "add" else _tables(args)
+    return {"add": _add, "tables": _tables, "plot": _plot}[args.action](args)
 
 
 def _add(args: argparse.Namespace) -> int:
@@ -78,3 +82,16 @@ def _tables(args: argparse.Namespace) -> int:
     for page in stale:
         print(f"{page} is not as {args.results} has it: run `fastget results tables`")
     return 1 if stale else 0
+
+
+def _plot(args: argparse.Namespace) -> int:
+    from fastget.studies.leaderboard import panels
+    from fastget.studies.plots import draw_panels
+    from fastget.studies.record import read_all
+    from fastget.studies.results import words
+
+    records = read_all(args.results)
+    drawn = panels(args.places, records)
+    metrics = dict.fromkeys(words(one.metric) for one in records if f"{one.data}/{one.setting}" in drawn)
+    print(f"written: {draw_panels(drawn, ' or '.join(metrics), args.out)}")
+    return 0

@@ -17,6 +17,7 @@ from pathlib import Path
 from fastget import methods
 from fastget.common.files import write_atomically
 from fastget.common.text import nearest
+from fastget.studies.plots import Dot
 from fastget.studies.record import Record, read_all
 from fastget.studies.results import Figure, cell, counted, markdown, marks, words
 
@@ -60,6 +61,34 @@ def leaderboard(what: str, records: Sequence[Record], where: str) -> list[str]:
     """`what` is `DATA/SETTING, DATA/SETTING; methods: NAME, NAME`."""
     places, _, more = what.partition(";")
     wanted = _names(more.removeprefix(" methods:")) if more.strip() else None
+    columns = _columns(places, records, where)
+    rows = _rows([one for column in columns.values() for one in column.values()], wanted)
+    texts = [_column(column, list(rows)) for column in columns.values()]
+    body = [[title, *(text[number] for text in texts)] for number, title in enumerate(rows.values())]
+    heads = [f"{name.replace('/', '<br>')}, n = {_usual(column)}" for name, column in columns.items()]
+    return [*markdown(["method", *heads], body), "", *_caption(columns)]
+
+
+def panels(places: str, records: Sequence[Record]) -> dict[str, list[Dot]]:
+    """Of `DATA/SETTING, DATA/SETTING`: what `compare` draws, a panel a place and a dot a row."""
+    columns = _columns(places, records, "results plot")
+    rows = _rows([one for column in columns.values() for one in column.values()], None)
+    drawn = {}
+    for place, found in columns.items():
+        figures = [_figure(found[name]) if name in found else None for name in rows]
+        drawn[place] = [
+            Dot(name, figure, mark, _seeds(found[name]) if name in found else [], "not run")
+            for name, figure, mark in zip(rows, figures, marks(figures), strict=True)
+        ]
+    return drawn
+
+
+def _seeds(record: Record) -> list[float]:
+    return [value / 100 for value in record.tasks[record.headline].per_seed.values()]
+
+
+def _columns(places: str, records: Sequence[Record], where: str) -> dict[str, dict[str, Record]]:
+    """Place -> name -> result."""
     columns: dict[str, dict[str, Record]] = {}
     for name in _names(places):
         found = {one.name: one for one in records if f"{one.data}/{one.setting}" == name}
@@ -67,11 +96,7 @@ def leaderboard(what: str, records: Sequence[Record], where: str) -> list[str]:
             known = list(dict.fromkeys(f"{one.data}/{one.setting}" for one in records))
             raise ValueError(f"{where}: no results of {name!r}{nearest(name, known)}: there are {', '.join(known)}")
         columns[name] = found
-    rows = _rows([one for column in columns.values() for one in column.values()], wanted)
-    texts = [_column(column, list(rows)) for column in columns.values()]
-    body = [[title, *(text[number] for text in texts)] for number, title in enumerate(rows.values())]
-    heads = [f"{name.replace('/', '<br>')}, n = {_usual(column)}" for name, column in columns.items()]
-    return [*markdown(["method", *heads], body), "", *_caption(columns)]
+    return columns
 
 
 def _names(text: str) -> list[str]:

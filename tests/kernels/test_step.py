@@ -129,8 +129,14 @@ def toy(backend: Backend, steps: int = 20, **options: Any) -> tuple[list[float],
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"prior_cap": False, "prior_shrinkage": True, "prototype_labels": "y_M"}],
-    ids=["default", "shrunk-y_M"],
+    [
+        pytest.param({}, id="default"),
+        pytest.param(
+            {"prior_cap": False, "prior_shrinkage": True, "prototype_labels": "y_M"},
+            id="shrunk-y_M",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_get_follows_the_reference(options: dict[str, Any]) -> None:
     expected, reference_memory = toy("reference", **options)

@@ -11,7 +11,7 @@ import pytest
 from fastget.commands.main import main
 from fastget.data.features import Origin, Store
 from fastget.runs.summary import SeedSummary
-from fastget.studies.leaderboard import END, filled
+from fastget.studies.leaderboard import END, filled, panels
 from fastget.studies.record import Record, Row, Run, build, configuration_hash, read, write
 from fastget.studies.results import Metric
 from tests.studies.support import ACCURACY, stand_in
@@ -145,6 +145,21 @@ def test_a_page_shows_what_the_results_say(tmp_path: Path) -> None:
         filled(page.replace(END, ""), [ours], "page")
 
 
+def test_a_picture_shows_them_too(tmp_path: Path) -> None:
+    ours = build(a_row(), {"a->b": [[a_run(tmp_path / f"{s}", s, 0.8 + s / 50) for s in (0, 1)]]}, "a->b", {})
+    other = build(a_row("mcc", setting="pda"), {"a->b": [[a_run(tmp_path / "m", 0, 0.1)]]}, "a->b", {})
+    assert ours is not None
+    assert other is not None
+    drawn = panels("toy/uda, toy/pda", [other, ours])
+    assert list(drawn) == ["toy/uda", "toy/pda"]
+    assert [dot.name for dot in drawn["toy/uda"]] == ["get", "mcc"]
+    get, mcc = drawn["toy/uda"]
+    assert (get.single, get.mark) == ([0.8, 0.82], "best")
+    assert get.figure == (0.81, pytest.approx(0.01414, abs=1e-5), 2)
+    assert (mcc.figure, mcc.single, mcc.state) == (None, [], "not run")
+    assert drawn["toy/pda"][1].figure == (0.1, None, 1)
+
+
 # --- the command ---------------------------------------------------------------------------------
 
 
@@ -170,6 +185,8 @@ def test_add_and_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert main(["results", "tables"]) == 0
     assert "| `get` | **90.5 ± 0.7** ↑ 30.0 | **80.5 ± 0.7** ↑ 30.0 |" in Path("README.md").read_text()
     assert main(["results", "tables", "--check"]) == 0
+    assert main(["results", "plot", "digits/uda,digits/pda", "--out", "two.png"]) == 0
+    assert Path("two.png").read_bytes().startswith(b"\x89PNG")
     # the same again changes nothing; others are not overwritten unasked
     assert main(["results", "add", "c"]) == 0
     assert main(["results", "add", "c", "--metric", "mean_class_accuracy"]) == 2

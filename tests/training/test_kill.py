@@ -71,7 +71,7 @@ def kill_and_resume(tmp_path: Path, loader: str, kills: int, steps: int) -> None
 def test_killed_and_resumed(tmp_path: Path, loader: str) -> None:
     if loader == "dali":
         pytest.importorskip("nvidia.dali")
-    kill_and_resume(tmp_path, loader, kills=2, steps=60)
+    kill_and_resume(tmp_path, loader, kills=1, steps=40)
 
 
 @pytest.mark.slow
