@@ -21,7 +21,7 @@ from fastget.selftest.kernels import make_inputs
 ROUNDS = {(36, 65, 256): 200, (256, 345, 2048): 12}
 OPTIONS: dict[str, dict[str, Any]] = {
     "paper": {"prior_estimate": "likelihood"},
-    "default": {"prior_estimate": "nearest", "prior_cap": True, "prior_gate": True},
+    "default": {"prior_estimate": "nearest", "prior_cap": True, "prior_gate": True, "rebalance_gate": True},
 }
 
 
