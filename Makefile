@@ -24,7 +24,7 @@ test-cpus: .venv/installed-test  ## every numeric test, as on three lesser CPUs
 test-slow: .venv/installed-test  ## the minutes-long checks alone
 	$(BIN)/python -m pytest -m "slow and not gpu"
 
-# some nine minutes of CPU time, nearly all in one thread; torch.compile's rows, which take that long to compile, are in bench-all
+# seven minutes, nearly all in one thread; torch.compile's rows, which take that long to compile, are in bench-all
 bench: .venv/installed-test  ## throughput against the reference and named peers, as JSON; and a report of it in bench/
 	mkdir -p bench
 	$(BIN)/python -m pytest benchmarks --benchmark-only -k "not compile and not test_features and not test_loader" \
