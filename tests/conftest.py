@@ -1,6 +1,8 @@
 """Set-up of all tests: what must be in the environment before torch and fastget are imported."""
 
+import atexit
 import os
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -36,7 +38,8 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # workers share the cores, or the
     share = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
     os.environ.setdefault("OMP_NUM_THREADS", str(share))
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported: its kernels run on CPU tensors
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="fastget-tests-")  # the digits are made here, once
+os.environ["XDG_CACHE_HOME"] = cache = tempfile.mkdtemp(prefix="fastget-tests-")  # the digits are made here, once
+atexit.register(shutil.rmtree, cache, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -67,7 +67,7 @@ def kill_and_resume(tmp_path: Path, loader: str, kills: int, steps: int) -> None
         assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("loader", ["torchvision", "dali"])
+@pytest.mark.parametrize("loader", ["dali", pytest.param("torchvision", marks=pytest.mark.slow)])  # as tests/fuzz does
 def test_killed_and_resumed(tmp_path: Path, loader: str) -> None:
     if loader == "dali":
         pytest.importorskip("nvidia.dali")
