@@ -132,7 +132,9 @@ def joined(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
     ours = not dist.is_initialized()
     if ours:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        atexit.register(let_go)
+        if device.type != "cuda":
+            atexit.unregister(let_go)  # once, however often a group is joined
+            atexit.register(let_go)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size()), device
     finally:
