@@ -1,39 +1,36 @@
-"""GeT's equations in plain PyTorch: one function per equation, then the phases of a step made of them.
+"""The paper's GeT in plain PyTorch: one function per equation, then the phases of a step, made of those functions.
 
 This is the path that every kernel is verified against, and the one that runs on a CPU.
-Equation numbers are those of fastget/METHOD.md.
+Equation numbers are those of fastget/METHOD.md. What fastget adds to the paper is in methods/get/prior.py.
 
-Shapes: B images in a target batch, C classes, D feature width.
-Half-precision input is computed in float32; float64 stays float64.
+Shapes, unless an argument says otherwise: B images in a target batch, C classes, D feature width;
+features (B, D); mu, mu_g, mu_f, prototypes, sums (C, D); pi, log_pi, log_prior, P_bar, colsum, counts (C,);
+P, Q, S, cos (B, C); y_M and labels (B,) int64. Half-precision input is computed in float32; float64 stays float64.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 EPS = 1e-12  # the least norm that a cosine divides by
 PRIOR_FLOOR = 1e-8  # the least entry of pi, so that its log is finite
-CAP_FLOOR = 1e-3  # (2'): the least entry, of a class's fair share 1 / C
-CAP_GATE = 0.85  # (2"): the prior is left out while exp(H(pi)) is at least this share of C
-GATED_REACH = 1.5  # (2"): what stands for (2')'s 2, so that classes count in full from 1 / 1.5 of the typical share on
-REBALANCE_GATE = 0.65  # (6'): no rebalancing where it is at most this share; in full from CAP_GATE on
-SHARPENING = 3.0  # (6'): what is added to P's power in Q where nothing is rebalanced
 
 
 # --- helpers of the equations ------------------------------------------------------------------
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """Half precision to float32; float32 and float64 as they are."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def unit(x: Tensor) -> Tensor:
     """Rows of `x` divided by max(norm, 1e-12). A row shorter than that gets no gradient: its slope would be 1e12."""
-    x = _wide(x)
+    x = wide(x)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     y = x / norm.clamp_min(EPS)
     return torch.where(norm >= EPS, y, y.detach())
@@ -53,167 +50,120 @@ def first_argmax(scores: Tensor) -> Tensor:
     return torch.where(tied, index, scores.shape[-1] - 1).amin(-1)
 
 
-def _one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
+def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
     """(B,) int64 -> (B, C), without the host sync of torch's own one_hot."""
     return (y[:, None] == torch.arange(num_classes, device=y.device)).to(dtype)
-
-
-def _cross_entropy(labels: Tensor, log_P: Tensor) -> Tensor:
-    """-sum_c labels log P, mean over rows; a class of label 0 adds nothing, also where its prior is 0."""
-    return -torch.where(labels == 0, 0, labels * log_P).sum(1).mean()
 
 
 # --- the equations -----------------------------------------------------------------------------
 
 
-def posterior(
-    features: Tensor,  # (B, D)
-    prototypes: Tensor,  # (C, D)
-    log_prior: Tensor,  # (C,)
-    tau: float,
-) -> Tensor:
-    """Eq. (2): softmax over c of log_prior[c] + cos(features[b], prototypes[c]) / tau. (B, C)."""
-    return torch.softmax(log_prior + cosine(features, prototypes) / tau, dim=-1)
+def logits(cos: Tensor, log_prior: Tensor, tau: float) -> Tensor:
+    """Eq. (2) before its softmax: log_prior[c] + cos[b,c] / tau."""
+    return log_prior + cos / tau
 
 
-def shrink_prior(
-    pi: Tensor,  # (C,)
-) -> Tensor:
-    """Eq. (2*): pi^beta, renormalised, beta = 1 - exp(H(pi)) / C: a prior near uniform is left out. (C,)."""
-    pi = _wide(pi)
-    entropy = -torch.xlogy(pi, pi).sum()
-    shrunk = pi.pow(1 - entropy.exp() / pi.numel())
-    return shrunk / shrunk.sum()
+def posterior(features: Tensor, prototypes: Tensor, log_prior: Tensor, tau: float) -> Tensor:
+    """Eq. (2): softmax over c of log_prior[c] + cos(features[b], prototypes[c]) / tau."""
+    return torch.softmax(logits(cosine(features, prototypes), log_prior, tau), dim=-1)
 
 
-def cap_prior(
-    pi: Tensor,  # (C,)
-    gate: bool = False,  # (2")
-) -> Tensor:
-    """Eq. (2'): min(1, 2 pi_c / sum pi^2)^beta, renormalised, floored, renormalised; beta = 4 (1 - exp(H(pi)) / C). A
-    class with half the typical share counts in full, a rarer one the less, the more skewed pi is. By Eq. (2") only
-    where the classes are in effect fewer than e = CAP_GATE of all, from two thirds of the typical share on, and never
-    by more than pi itself: GATED_REACH for 2, beta = 4 / e * (1 - exp(H(pi)) / (e C)) within 0 and 1. (C,)."""
-    pi = _wide(pi)
-    entropy, even = -torch.xlogy(pi, pi).sum(), CAP_GATE if gate else 1.0
-    beta = (4 / even * (1 - entropy.exp() / (even * pi.numel()))).clamp(0, 1 if gate else None)
-    capped = ((GATED_REACH if gate else 2) * pi / (pi * pi).sum()).clamp_max(1).pow(beta)
-    floored = (capped / capped.sum()).clamp_min(CAP_FLOOR / pi.numel())
-    return floored / floored.sum()
+def likelihood(cos: Tensor, cos_g: Tensor, tau: float) -> Tensor:
+    """Each image's share in Eq. (3)'s P_bar: softmax over c of cos(f, mu_g) / tau.
+
+    Differs from Eq. (3): it prints the batch mean of cos / tau, which is no distribution."""
+    return torch.softmax(cos_g / tau, 1)
 
 
-def update_prior(
-    pi: Tensor,  # (C,)
-    P_bar: Tensor,  # (C,)
-    gamma_pi: float,
-    floor: float = PRIOR_FLOOR,
-) -> Tensor:
-    """Eq. (3): (1 - gamma_pi) * pi + gamma_pi * P_bar, renormalised, then floored. (C,)."""
-    mixed = (1 - gamma_pi) * _wide(pi) + gamma_pi * _wide(P_bar)
+def update_prior(pi: Tensor, P_bar: Tensor, gamma_pi: float, floor: float = PRIOR_FLOOR) -> Tensor:
+    """Eq. (3): (1 - gamma_pi) * pi + gamma_pi * P_bar, renormalised, then floored; gamma_pi = 0 leaves pi as it is."""
+    if gamma_pi == 0:
+        return pi
+    mixed = (1 - gamma_pi) * wide(pi) + gamma_pi * wide(P_bar)
     return (mixed / mixed.sum()).clamp_min(floor)
 
 
-def nearest_histogram(
-    features: Tensor,  # (B, D)
-    mu: Tensor,  # (C, D)
-) -> Tensor:
-    """Eq. (3*): the share of the batch whose nearest prototype by cosine is c; the lowest c on a tie. (C,)."""
-    cos = cosine(features, mu)
-    return _one_hot(first_argmax(cos), mu.shape[0], cos.dtype).mean(0)
-
-
-def agreeing_votes(
-    features: Tensor,  # (N, D)
-    mu: Tensor,  # (C, D)
-    source_means: Tensor,  # (C, D)
-) -> Tensor:
-    """Eq. (3'): how many images have c as their nearest in mu and in source_means too, by cosine; the lowest c on a
-    tie. (C,)."""
-    cos = cosine(features, mu)
-    nearest, of_source = first_argmax(cos), first_argmax(cosine(features, source_means))
-    return (_one_hot(nearest, mu.shape[0], cos.dtype) * (nearest == of_source)[:, None]).sum(0)
-
-
-def class_sums(
-    features: Tensor,  # (B, D)
-    y_M: Tensor,  # (B,) int64
-    num_classes: int,
-) -> tuple[Tensor, Tensor]:
-    """The sums behind Eq. (4): each class's features summed, and its count. (C, D), (C,)."""
-    features = _wide(features)
-    hot = _one_hot(y_M, num_classes, features.dtype)
+def class_sums(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """The sums behind Eq. (4): each class's features summed, and its count."""
+    features = wide(features)
+    hot = one_hot(labels, num_classes, features.dtype)
     return hot.T @ features, hot.sum(0)
 
 
-def update_prototypes(
-    mu: Tensor,  # (C, D)
-    sums: Tensor,  # (C, D)
-    counts: Tensor,  # (C,)
-    gamma_mu: float,
-) -> Tensor:
-    """Eq. (4): (1 - gamma_mu) * mu[c] + gamma_mu * sums[c] / counts[c]; a class with none is left as it was. (C, D)."""
+def update_prototypes(mu: Tensor, sums: Tensor, counts: Tensor, gamma_mu: float) -> Tensor:
+    """Eq. (4): (1 - gamma_mu) * mu[c] + gamma_mu * sums[c] / counts[c]; a class with none is left as it was."""
     counts = counts[:, None].to(sums.dtype)
     moved = (1 - gamma_mu) * mu + gamma_mu * (sums / counts.clamp_min(1))
     return torch.where(counts > 0, moved, mu)
 
 
-def structure_loss(
-    Q: Tensor,  # (B, C)
-    P: Tensor,  # (B, C)
-) -> Tensor:
-    """Eq. (5): KL(Q || P) / B + sum_c Qbar_c log Qbar_c, Qbar the batch mean of Q. A scalar."""
-    Q, P = _wide(Q), _wide(P)
-    held = Q > 0  # where Q is 0 the term is 0, whatever P is, and so is its gradient
-    ratio = torch.where(held, Q, 1).log() - torch.where(held, P, 1).log()
+def scatter_update(
+    mu: Tensor, pi: Tensor, features: Tensor, labels: Tensor, P_bar: Tensor,
+    gamma_mu: float, gamma_pi: float, floor: float = PRIOR_FLOOR,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Eqs. (4) and (3) in one call: mu and pi after one batch."""
+    sums, counts = class_sums(features, labels, mu.shape[0])
+    return update_prototypes(mu, sums, counts, gamma_mu), update_prior(pi, P_bar, gamma_pi, floor)
+
+
+def structure_loss(Q: Tensor, P: Tensor) -> Tensor:
+    """Eq. (5): KL(Q || P) / B + sum_c Qbar_c log Qbar_c, Qbar the batch mean of Q."""
+    Q, P = wide(Q), wide(P)
+    positive = Q > 0  # where Q is 0 the term is 0, whatever P is, and so is its gradient
+    ratio = torch.where(positive, Q, 1).log() - torch.where(positive, P, 1).log()
     Q_bar = Q.mean(0)
-    kl = (Q * ratio).sum() / len(Q)
-    return kl + torch.xlogy(Q_bar, Q_bar).sum()
+    return (Q * ratio).sum() / len(Q) + torch.xlogy(Q_bar, Q_bar).sum()
+
+
+def rebalance_logits(S: Tensor, colsum: Tensor, exponent: Tensor | float = 0.5, power: Tensor | float = 1.0) -> Tensor:
+    """Eq. (6) in logs, where a P that underflows does no harm: softmax over c of power * S - exponent * log colsum.
+    A column of mass zero gives zeros."""
+    mass = colsum > 0
+    weight = torch.where(mass, -exponent * torch.where(mass, colsum, 1).log(), -torch.inf)
+    return torch.softmax(power * S + weight, 1)
 
 
 def rebalance(
-    P: Tensor,  # (B, C)
-    colsum: Tensor | None = None,  # (C,), over the global batch; None: over these rows
+    P: Tensor, colsum: Tensor | None = None, exponent: Tensor | float = 0.5, power: Tensor | float = 1.0
 ) -> Tensor:
-    """Eq. (6): P / sqrt(colsum), rows renormalised. A column of mass zero gives zeros. (B, C)."""
-    P = _wide(P)
-    colsum = P.sum(0) if colsum is None else colsum
-    held = colsum > 0
-    weighted = torch.where(held, P / torch.where(held, colsum, 1).sqrt(), 0)
-    total = weighted.sum(1, keepdim=True)
-    return weighted / torch.where(total > 0, total, 1)
+    """Eq. (6): P^power / colsum^exponent, rows renormalised; an entry of 0 stays 0 and has no gradient.
+    `colsum` is over the global batch; None: over these rows."""
+    P = wide(P)
+    positive = P > 0
+    log_P = torch.where(positive, torch.where(positive, P, 1).log(), -torch.inf)
+    return rebalance_logits(log_P, P.sum(0) if colsum is None else wide(colsum), exponent, power)
 
 
-def rebalance_exponent(
-    pi: Tensor,  # (C,)
-) -> Tensor:
-    """Eq. (6'): the power a of the column sums that stands for Eq. (6)'s 1/2: 1/2 while exp(H(pi)) is at least CAP_GATE
-    of C, 0 where it is at most REBALANCE_GATE, in between on the line: a target that lacks classes is not pressed to
-    have them. As it falls Q is sharpened, and y_M gives way to it: see `objective`. A scalar."""
-    pi = _wide(pi)
-    spread = (-torch.xlogy(pi, pi).sum()).exp() / pi.numel()
-    return 0.5 * ((spread - REBALANCE_GATE) / (CAP_GATE - REBALANCE_GATE)).clamp(0, 1)
+def soft_cross_entropy(log_P: Tensor, labels: Tensor) -> Tensor:
+    """Eqs. (7)-(9): the mean over the batch of -sum_c labels[b,c] log P[b,c], labels (B, C) constants. A label of 0
+    adds nothing, also where the prior is 0."""
+    return -torch.where(labels == 0, 0, labels * log_P).sum(1).mean()
 
 
-def mixed_labels(
-    Q: Tensor,  # (B, C)
-    y_M: Tensor,  # (B,) int64
-    gamma_Q: float,
-) -> Tensor:
-    """Eq. (10): (1 - gamma_Q) * Q + gamma_Q * onehot(y_M). (B, C)."""
-    Q = _wide(Q)
-    return (1 - gamma_Q) * Q + gamma_Q * _one_hot(y_M, Q.shape[1], Q.dtype)
+def mixed_labels(Q: Tensor, y_M: Tensor, gamma_Q: float) -> Tensor:
+    """Eq. (10): (1 - gamma_Q) * Q + gamma_Q * onehot(y_M)."""
+    Q = wide(Q)
+    return (1 - gamma_Q) * Q + gamma_Q * one_hot(y_M, Q.shape[1], Q.dtype)
 
 
-def soft_cross_entropy(
-    features: Tensor,  # (B, D)
-    prototypes: Tensor,  # (C, D)
-    log_prior: Tensor,  # (C,)
-    tau: float,
-    labels: Tensor,  # (B, C), constants
-) -> Tensor:
-    """Eqs. (7)-(9): the mean over the batch of -sum_c labels[b,c] log P[b,c], P as in Eq. (2). A scalar."""
-    log_P = torch.log_softmax(log_prior + cosine(features, prototypes) / tau, dim=-1)
-    return _cross_entropy(labels.detach(), log_P)
+# --- what a step takes from the prior -------------------------------------------------------------
+
+
+class Prior(NamedTuple):
+    """All that pi does in a step."""
+
+    log_pi: Tensor  # (C,) in every posterior, Eq. (2)
+    exponent: Tensor  # () of the column sums in Eq. (6); the paper's is 1/2
+    power: Tensor  # () of P in Eq. (6); the paper's is 1
+
+
+Rule = Callable[[Tensor, Tensor], Prior]  # (pi (C,), trust ()) -> Prior
+
+
+def paper_prior(pi: Tensor, trust: Tensor | None = None) -> Prior:
+    """What the paper takes: log pi as it is, and Eq. (6)'s own powers; `trust` is for other rules."""
+    log_pi = wide(pi).log()
+    return Prior(log_pi, log_pi.new_full((), 0.5), log_pi.new_ones(()))
 
 
 # --- the phases of one step --------------------------------------------------------------------
@@ -227,7 +177,7 @@ class Expectation(NamedTuple):
     mu_g: Tensor  # (C, D), as given
     mu_f: Tensor  # (C, D), as given
     tau: float
-    S_g: Tensor  # (B, C) logits: log prior + cos / tau under mu_g
+    S_g: Tensor  # (B, C) logits under mu_g
     S_f: Tensor  # (B, C) the same under mu_f
     y_M: Tensor  # (B,) int64
     statistics: Tensor  # flat
@@ -236,9 +186,9 @@ class Expectation(NamedTuple):
     prior_sum: Tensor  # (C,) rows * P_bar of Eq. (3)
     rows: Tensor  # () how many rows
     bad_rows: Tensor  # () how many of them hold a non-finite feature
-    counts: Tensor | None  # (C,) of the classes in `labels`; None where none were given
-    sums: Tensor | None  # (C, D) of their features
-    exponent: Tensor | None  # () of the column sums in Q, by (6'); None: Eq. (6)'s 1/2
+    counts: Tensor  # (C,) of the labels
+    sums: Tensor  # (C, D) of their features
+    scales: Any = None  # what the kernels' backward needs beside; None: autograd does it
 
 
 class Objective(NamedTuple):
@@ -251,141 +201,75 @@ class Objective(NamedTuple):
     structure_f: Tensor
 
 
+def views(statistics: Tensor, C: int) -> Sequence[Tensor]:
+    """The parts of `statistics`, in the order of Expectation's fields."""
+    *vectors, two, counts, sums = statistics.split([C, C, C, 2, C, statistics.numel() - 4 * C - 2])
+    return (*vectors, two[0], two[1], counts, sums.view(C, -1))
+
+
 def expectation(
-    features: Tensor,  # (B, D)
-    mu: Tensor,  # (C, D)
-    mu_g: Tensor,  # (C, D)
-    mu_f: Tensor,  # (C, D)
-    pi: Tensor,  # (C,)
-    tau: float,
-    *,
-    prior_estimate: str = "likelihood",  # "likelihood", "posterior" or "nearest"
-    prior_shrinkage: bool = False,  # (2*)
-    prior_cap: bool = False,  # (2')
-    prior_gate: bool = False,  # (2"), with prior_cap
-    rebalance_gate: bool = False,  # (6')
-    use_y_M: bool = False,  # class sums by y_M
-    labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums
-) -> Expectation:
+    features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, log_pi: Tensor, tau: float, *,
+    estimate: Callable[[Tensor, Tensor, float], Tensor] = likelihood,  # each image's share in P_bar, Eq. (3)
+    labels: Tensor | None = None,  # class sums by these; None: by y_M, as Eq. (4) has it
+) -> Expectation:  # fmt: skip
     """E: the posteriors under mu, mu_g and mu_f from one stacked product, y_M, and the sums over the batch."""
     C = mu.shape[0]
-    log_prior = (shrink_prior(pi) if prior_shrinkage else cap_prior(pi, prior_gate) if prior_cap else pi).log()
     cos, cos_g, cos_f = cosine(features, torch.cat([mu, mu_g, mu_f])).chunk(3, dim=1)
-    S_g, S_f = log_prior + cos_g / tau, log_prior + cos_f / tau
+    S_g, S_f = logits(cos_g, log_pi, tau), logits(cos_f, log_pi, tau)
     with torch.no_grad():
-        y_M = first_argmax(log_prior + cos / tau)
+        y_M = first_argmax(logits(cos, log_pi, tau))
         P_g, P_f = torch.softmax(S_g, 1), torch.softmax(S_f, 1)
-        if prior_estimate == "likelihood":
-            estimate = torch.softmax(cos_g / tau, 1)
-        elif prior_estimate == "posterior":
-            estimate = P_g
-        elif prior_estimate == "nearest":
-            estimate = _one_hot(first_argmax(cos), C, P_g.dtype)
-        else:
-            raise ValueError(f"prior_estimate must be 'likelihood', 'posterior' or 'nearest', got {prior_estimate!r}")
+        prior_sum = estimate(cos, cos_g, tau).sum(0)
         rows = P_g.new_full((1,), len(features))
         bad_rows = (~torch.isfinite(features).all(1)).sum().to(P_g.dtype)[None]
-        parts = [P_g.sum(0), P_f.sum(0), estimate.sum(0), rows, bad_rows]
-        by = labels if labels is not None else y_M if use_y_M else None
-        if by is not None:
-            sums, counts = class_sums(features, by, C)
-            parts += [counts, sums.flatten()]
-        statistics = torch.cat(parts)
-    colsum_g, colsum_f, prior_sum = statistics[: 3 * C].view(3, C)
-    tail = statistics[3 * C + 2 :]
-    return Expectation(
-        features=features,
-        mu_g=mu_g,
-        mu_f=mu_f,
-        tau=tau,
-        S_g=S_g,
-        S_f=S_f,
-        y_M=y_M,
-        statistics=statistics,
-        colsum_g=colsum_g,
-        colsum_f=colsum_f,
-        prior_sum=prior_sum,
-        rows=statistics[3 * C],
-        bad_rows=statistics[3 * C + 1],
-        counts=None if by is None else tail[:C],
-        sums=None if by is None else tail[C:].view(C, -1),
-        exponent=rebalance_exponent(pi) if rebalance_gate else None,
-    )
+        sums, counts = class_sums(features, y_M if labels is None else labels, C)
+        statistics = torch.cat([P_g.sum(0), P_f.sum(0), prior_sum, rows, bad_rows, counts, sums.flatten()])
+    return Expectation(features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views(statistics, C))
 
 
-def objective(
-    e: Expectation,
-    gamma_g: float,  # weight of onehot(y_M) in the labels of g: gamma_Q, or 1 without L_KL, 0 without the mix
-    gamma_f: float,  # the same for f
-) -> Objective:
-    """C and the loss: Q by Eq. (6) or (6') from the given column sums, labels by Eq. (10), soft cross-entropy
-    (7)-(9). By Eq. (6'), with l = 1 - 2 a, Q is P^(1 + SHARPENING l) / colsum^a with its rows renormalised, and the
-    weight of y_M gamma - l gamma (1 - gamma); with a of 1/2 both are as printed."""
-    loss_g, structure_g = _head_loss(e.S_g, e.colsum_g, e.exponent, e.y_M, gamma_g)
-    loss_f, structure_f = _head_loss(e.S_f, e.colsum_f, e.exponent, e.y_M, gamma_f)
+def objective(e: Expectation, prior: Prior, gamma_g: float, gamma_f: float) -> Objective:
+    """C and the loss of both heads. gamma_g, gamma_f: gamma_Q of Eq. (10), or 1 without L_KL, 0 without the mix."""
+    if e.scales is not None:
+        raise ValueError("this Expectation is the kernels', whose logits carry no gradient: use one backend for both")
+    loss_g, structure_g = _head_loss(e.S_g, e.colsum_g, e.y_M, prior, gamma_g)
+    loss_f, structure_f = _head_loss(e.S_f, e.colsum_f, e.y_M, prior, gamma_f)
     return Objective(loss_g + loss_f, loss_g, loss_f, structure_g, structure_f)
 
 
-def _head_loss(S: Tensor, colsum: Tensor, exponent: Tensor | None, y_M: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """Loss and structure of one head. Q is taken from the logits, so that a P that underflows does no harm."""
+def _head_loss(S: Tensor, colsum: Tensor, y_M: Tensor, prior: Prior, gamma: float) -> tuple[Tensor, Tensor]:
+    """Loss and structure of one head."""
     log_P = torch.log_softmax(S, 1)
     with torch.no_grad():
-        held = colsum > 0
-        power = 0.5 if exponent is None else exponent
-        weight = torch.where(held, -power * torch.where(held, colsum, 1).log(), -torch.inf)
-        if exponent is None:
-            Q = torch.softmax(S + weight, 1)
-            labels = mixed_labels(Q, y_M, gamma)
-        else:
-            narrow = 1 - 2 * exponent
-            Q = torch.softmax(S * (1 + SHARPENING * narrow) + weight, 1)
-            of_y_M = gamma - narrow * (gamma * (1 - gamma))
-            labels = (1 - of_y_M) * Q + of_y_M * _one_hot(y_M, Q.shape[1], Q.dtype)
+        Q = rebalance_logits(S, colsum, prior.exponent, prior.power)
+        labels = mixed_labels(Q, y_M, gamma)
         structure = structure_loss(Q, log_P.exp())
-    return _cross_entropy(labels, log_P), structure
+    return soft_cross_entropy(log_P, labels), structure
 
 
 @torch.no_grad()
 def update_memory_(
-    mu: Tensor,  # (C, D), changed in place
-    pi: Tensor,  # (C,), changed in place
-    health: Tensor,  # (2,) int64, in place: updates so far, and the first that was refused (-1: none)
-    e: Expectation,
-    gamma_mu: float,
-    gamma_pi: float,
-    *,
-    floor: float = PRIOR_FLOOR,
+    mu: Tensor, pi: Tensor,  # changed in place, as the next
+    health: Tensor,  # (2,) int64: updates so far, and the first that was refused (-1: none)
+    e: Expectation, gamma_mu: float, gamma_pi: float, *, floor: float = PRIOR_FLOOR,
     skip: Tensor | None = None,  # (), not 0: leave the memory as it is (an overflow of the loss scaler)
-) -> None:
-    """The memory: Eqs. (3) and (4). A batch with a non-finite feature or posterior leaves it untouched, and `health`
-    notes it."""
-    if e.sums is None or e.counts is None:
-        raise ValueError("update_memory_() needs class sums: call expectation() with labels, or with use_y_M=True")
+    prior: Prior | None = None,  # in place: what the next step takes of pi
+    rule: Rule = paper_prior,
+    trust: Tensor | None = None,  # () for the rule; None: 1
+) -> None:  # fmt: skip
+    """The memory: Eqs. (3) and (4), and what follows from pi. A batch with a non-finite feature or posterior leaves it
+    untouched, and `health` notes it."""
     bad = (e.bad_rows > 0) | ~torch.isfinite(e.prior_sum).all()  # NaN in the features, or in the prototypes
     keep = bad if skip is None else bad | (skip != 0)
     mu.copy_(torch.where(keep, mu, update_prototypes(mu, e.sums, e.counts, gamma_mu)))
     pi.copy_(torch.where(keep, pi, update_prior(pi, e.prior_sum / e.rows, gamma_pi, floor)))
     updates, refused = health.unbind()
     health.copy_(torch.stack([updates + 1, torch.where(bad & (refused < 0), updates, refused)]))
+    if prior is not None:
+        renew_prior_(prior, pi, rule, trust)
 
 
-__all__ = [
-    "Expectation",
-    "Objective",
-    "agreeing_votes",
-    "cap_prior",
-    "class_sums",
-    "expectation",
-    "mixed_labels",
-    "nearest_histogram",
-    "objective",
-    "posterior",
-    "rebalance",
-    "rebalance_exponent",
-    "shrink_prior",
-    "soft_cross_entropy",
-    "structure_loss",
-    "update_memory_",
-    "update_prior",
-    "update_prototypes",
-]
+@torch.no_grad()
+def renew_prior_(prior: Prior, pi: Tensor, rule: Rule = paper_prior, trust: Tensor | None = None) -> None:
+    """prior <- rule(pi, trust), in place."""
+    for old, new in zip(prior, rule(pi, pi.new_ones(()) if trust is None else trust), strict=True):
+        old.copy_(new)

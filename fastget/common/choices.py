@@ -6,7 +6,6 @@ from typing import Literal
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]  # of the network
 Backend = Literal["auto", "reference", "triton"]  # who computes a step
-OnCPU = Literal["fused", "reference"]  # the same, on a CPU, where it is `auto`
 Interpolation = Literal["bilinear", "bicubic"]  # of an image that is resized
 Edges = Literal["plain", "exact"]  # of an image that DALI resizes: DALI's own, or PIL's
 Decoder = Literal["auto", "dali", "torchvision", "synthetic"]  # who makes a batch

@@ -77,8 +77,10 @@ def convert(kind: Any, value: Any, info: dataclasses.Field[Any] | None = None) -
     if origin is Literal:
         if value in get_args(kind):
             return value
-        if value is False and "no" in get_args(kind):  # YAML reads a bare `no` as false
+        if value is False and "no" in get_args(kind):  # YAML reads a bare `no` as false, `yes` as true
             return "no"
+        if value is True and "yes" in get_args(kind):
+            return "yes"
         raise Mismatch(nearest(str(value), [str(a) for a in get_args(kind)]))
     if origin is tuple:
         parts = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]

@@ -1,4 +1,4 @@
-"""Who computes a step: the Triton kernels, the fused path of a CPU, or the reference, under the same names."""
+"""Who computes a step: the Triton kernels or the reference, under the same names."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from types import ModuleType
 import torch
 
 from fastget import reference
-from fastget.common.choices import Backend, OnCPU
+from fastget.common.choices import Backend
 from fastget.methods import tuned
-from fastget.methods.get import fused
 
 
-def choose_backend(backend: Backend, device: torch.device, on_cpu: OnCPU = "fused") -> ModuleType:
-    """The module whose functions run the step: `fastget.kernels`, the CPU's `fused` or `fastget.reference`."""
-    if backend == "auto" and device.type == "cpu" and on_cpu == "fused":
-        return fused
+def choose_backend(backend: Backend, device: torch.device) -> ModuleType:
+    """The module whose functions run the step: `fastget.kernels` or `fastget.reference`."""
     if backend == "reference" or (backend == "auto" and device.type != "cuda"):
         return reference
     try:

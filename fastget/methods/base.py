@@ -40,6 +40,7 @@ class Task:
     num_classes: int  # C
     feature_dim: int  # D
     target_images: int  # N
+    setting: str = "uda"  # the protocol, as data.setting has it
 
 
 @dataclass(frozen=True)

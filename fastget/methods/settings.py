@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fastget.common import fields
-from fastget.common.choices import Backend, OnCPU
+from fastget.common.choices import Backend
 from fastget.common.fields import opt
 
 Presets = Mapping[str, Mapping[str, Any]]
@@ -56,7 +56,7 @@ class SourceOnly(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Get(Settings):
-    """GeT's own values; the paper's are the recipe `paper`."""
+    """GeT with what fastget adds; the paper's values are the recipe `paper`."""
 
     title: ClassVar[str] = "GeT"
     gives: ClassVar[frozenset[Part]] = frozenset({"term", "labels"})
@@ -67,74 +67,46 @@ class Get(Settings):
             "gamma_mu": 0.9,
             "gamma_pi": 0.01,
             "gamma_Q": 0.2,
+            "prior_start": "uniform",
+            "prior_estimate": "likelihood",
+            "prior": "plain",
             "prototype_labels": "y_M",
-            "prior_estimate": "likelihood",
-            "prior_start": "estimate",
-            "prior_cap": False,
-            "rebalance_gate": False,
-        },
-        "0.1": {  # what the default was in fastget 0.1
-            "gamma_mu": 0.01,
-            "gamma_pi": 0.01,
-            "prior_estimate": "likelihood",
-            "prior_start": "estimate",
-            "prior_cap": False,
-            "rebalance_gate": False,
-            "on_cpu": "reference",  # the same bits
         },
     }
 
     tau: float = opt(0.15, "temperature of the posteriors, Eq. (2)", gt=0)
     gamma_mu: float = opt(0.1, "prototype step, Eq. (4)", ge=0, le=1)
     gamma_pi: float = opt(0.003, "prior step, Eq. (3)", ge=0, le=1)
-    gamma_Q: float = opt(0.5, "weight of the hard label y_M, Eq. (10)", ge=0, le=1)
-    prior_estimate: Literal["likelihood", "posterior", "nearest"] = opt(
-        "nearest", "estimate of the batch's class distribution, Eq. (3) or (3*)"
-    )
-    prior_start: Literal["estimate", "agreement"] = opt(
+    gamma_Q: float = opt(0.35, "weight of the hard label y_M, Eq. (10)", ge=0, le=1)
+    prior_start: Literal["uniform", "agreement"] = opt(
         "agreement",
-        "start of the prior: as the estimate has it (1/C, or (3*)'s histogram), or the images on which the target's "
-        "prototypes and the source's class means agree, (3')",
-        was="estimate",
+        "start of the prior: 1/C (the paper), or the classes of the images on which two labellers agree, the target's "
+        "prototypes and the source's class means, (3')",
     )
-    prior_cap: bool = opt(
-        True, "cap the prior at half the typical share: only rarer classes are discounted, (2')", was=False
+    prior_estimate: Literal["likelihood", "nearest"] = opt(
+        "nearest",
+        "classes of a batch: the paper's softmax of cosines, Eq. (3), or each image's nearest prototype, (3*)",
     )
-    prior_gate: bool = opt(
-        True,
-        'with prior_cap: leave the prior out while it spreads over 85 % of the classes or more, by exp(entropy), (2")',
-        was=False,
+    prior: Literal["plain", "trusted"] = opt(
+        "trusted",
+        "use of the prior: as it is (the paper), or as far as the two labellers agree, and only where it says that "
+        "classes are missing, (12), (13)",
     )
-    rebalance_gate: bool = opt(
-        True,
-        "weaken the rebalancing and sharpen the labels while the prior spreads over fewer than 85 % of the classes, in "
-        "full at 65 %, (6')",
-        was=False,
+    partial: Literal["auto", "yes", "no"] = opt(
+        "auto", "prior=trusted: the target is known to lack classes; auto: with data.setting=pda"
     )
-    prior_shrinkage: bool = opt(False, "temper the prior by its own entropy, (2*); in place of prior_cap")
-    prototype_labels: Literal["head", "y_M"] = opt(
-        "head", "classes in Eq. (4): the classifier's argmax (4*), or the paper's y_M"
+    prototype_labels: Literal["y_M", "head"] = opt(
+        "head", "classes in Eq. (4): the paper's y_M, or the classifier's argmax, (4*)"
     )
     kl_g: bool = opt(True, "soft labels for the classifier's head; off: y_M alone (ablation)")
     kl_f: bool = opt(True, "soft labels for the prototype head; off: y_M alone (ablation)")
-    mix: bool = opt(True, "mix y_M into the labels; off: Q alone (ablation)")
-    backend: Backend = opt("auto", "who computes the step: triton, reference, auto (triton on a GPU, on_cpu on a CPU)")
-    on_cpu: OnCPU = opt(
-        "fused",
-        "what backend=auto takes on a CPU: fused (few large operators), or reference (the equations one by one)",
-        was="reference",
-    )
+    mix: bool = opt(True, "mix y_M into the labels; off: Q alone, and kl_g and kl_f do nothing (ablation)")
+    backend: Backend = opt("auto", "who computes the step: triton, reference, auto (triton on a GPU)")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.mix and not (self.kl_g and self.kl_f):
-            raise ValueError(
-                "mix=False leaves Q as the only label, and kl_g or kl_f=False takes it away: set one of them"
-            )
-        if self.prior_shrinkage and self.prior_cap:
-            raise ValueError(
-                "prior_shrinkage and prior_cap each put something else in the prior's place: set prior_cap=false too"
-            )
+    @property
+    def needs_source_means(self) -> bool:
+        """Whether the start asks two labellers, one of which is the source's class means."""
+        return self.prior_start == "agreement" or self.prior == "trusted"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ _WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadca
 
 def task_of(config: Config, domains: Domains) -> Task:
     """What the method is built for."""
-    return Task(len(domains.source.classes), config.network.bottleneck_dim, len(domains.target))
+    return Task(len(domains.source.classes), config.network.bottleneck_dim, len(domains.target), config.data.setting)
 
 
 def build_model(config: Config, domains: Domains, device: torch.device, ranks: Ranks, timer: Timer) -> Base:

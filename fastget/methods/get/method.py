@@ -25,17 +25,18 @@ class GetMethod(Method):
 
     def __init__(self, config: settings.Get, task: Task) -> None:
         super().__init__(config, task)
-        self.get = GeT(task.num_classes, task.feature_dim, config, check_now=False)
+        known = config.partial if config.partial != "auto" else "yes" if task.setting == "pda" else "no"
+        self.get = GeT(task.num_classes, task.feature_dim, config, partial=known, check_now=False)
         self._shown: Tensor | None = None  # mu at the last evaluation
 
     @property
     def extra(self) -> frozenset[Extra]:
         asked: frozenset[Extra] = frozenset({"whole target"})
-        return asked | {"whole source"} if self.config.prior_start == "agreement" else asked
+        return asked | {"whole source"} if self.config.needs_source_means else asked
 
     def start(self, whole: Whole) -> None:
         predictions = torch.split(whole.logits.argmax(1), [len(f) for f in whole.features])
-        means = whole.source_means if self.config.prior_start == "agreement" else None
+        means = whole.source_means if self.config.needs_source_means else None
         self.get.initialise(whole.features, predictions, whole.classifier.weight, means)
 
     def start_epoch(self, whole: Whole) -> None:
@@ -63,14 +64,12 @@ class GetMethod(Method):
     @torch.no_grad()
     def pseudo_labels(self, seen: Seen) -> dict[str, tuple[Tensor, Tensor]]:
         """y_M, Q_g and Q_f, rebalanced over all that is seen."""
-        get = self.get
+        get, prior = self.get, self.get.prior
         P, P_g, P_f = (
-            reference.posterior(seen.features, prototypes, get.prior.log(), get.tau)
+            reference.posterior(seen.features, prototypes, prior.log_pi, get.tau)
             for prototypes in (get.mu, seen.classifier.weight, get.mu_f)
         )
-        twice = 2 * reference.rebalance_exponent(get.pi) if get.rebalance_gate else 1.0
-        power = 1 + reference.SHARPENING * (1 - twice)
-        Q_g, Q_f = (reference.rebalance(P_h.pow(power), P_h.sum(0).pow(twice)) for P_h in (P_g, P_f))
+        Q_g, Q_f = (reference.rebalance(P_h, None, prior.exponent, prior.power) for P_h in (P_g, P_f))
         given = {"y_M": P, "Q_g": Q_g, "Q_f": Q_f}
         return {name: (reference.first_argmax(Q), Q.max(1).values) for name, Q in given.items()}
 

@@ -18,25 +18,21 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from fastget import reference
-from fastget.common.choices import Backend, OnCPU
 from fastget.common.ranks import world_size
-from fastget.common.shown import is_shown
 from fastget.methods.backend import choose_backend
-from fastget.methods.get import fused
 from fastget.methods.get.checks import check_count, check_features, check_labels, check_source_means, check_weight
-from fastget.methods.get.start import Start, split_totals
+from fastget.methods.get.prior import COUNT_FLOOR, PriorRule, agreeing_votes, nearest, start_of
+from fastget.methods.get.start import Pass, split_totals
 from fastget.methods.settings import Get
 
-RECIPES = Get.presets  # GeT's own arguments under two names
-
-NEAREST_FLOOR = 1e-4  # (3*) counts, where the other estimates are sums of softmaxes: an empty bin must not be final
+RECIPES = Get.presets  # GeT's own arguments by the names of its recipes
 
 
 class Output(NamedTuple):
@@ -56,59 +52,52 @@ class GeT(nn.Module):
 
     `pi` and `mu` are buffers, `mu_f` is a parameter: give it to your optimizer. Everything is float32;
     half-precision features are accumulated in float32. Under torch.distributed a batch is the global batch:
-    the sums over it are all-reduced, once a step when `labels` are given to the forward call.
+    the sums over it are all-reduced, once per step.
     """
 
-    pi: Tensor
-    mu: Tensor
-    health: Tensor
-    # the values of `fastget.methods.settings.Get`, where their meanings, defaults and ranges are
-    tau: float
-    gamma_mu: float
-    gamma_pi: float
-    gamma_Q: float
-    prior_estimate: Literal["likelihood", "posterior", "nearest"]
-    prior_start: Literal["estimate", "agreement"]
-    prior_cap: bool
-    prior_gate: bool
-    rebalance_gate: bool
-    prior_shrinkage: bool
-    prototype_labels: Literal["head", "y_M"]
-    kl_g: bool
-    kl_f: bool
-    mix: bool
-    backend: Backend
-    on_cpu: OnCPU
+    pi: Tensor  # (C,)
+    mu: Tensor  # (C, D)
+    trust: Tensor  # () how far pi is believed, 0 to 1, Eq. (12)
+    agreement: Tensor  # (2,) on which share of the target its two labellers agree, and kappa; -1: nobody looked
+    health: Tensor  # (2,) int64: updates so far, and the first that was refused (-1: none)
+    log_pi: Tensor  # (C,) what a step takes of pi, which `prior` follows
+    powers: Tensor  # (2,) the same, of Eq. (6)
 
     def __init__(
         self,
         num_classes: int,
         feature_dim: int,
-        config: Get | None = None,  # or its values one by one: tau=0.15, gamma_mu=0.01 ...
+        config: Get | None = None,  # or its values one by one: tau=0.15, gamma_mu=0.1 ...
         *,
         check_now: bool | None = None,  # look at the values in every call; None: on a CPU. False: see check()
         process_group: dist.ProcessGroup | None = None,  # None: the default group, if there is one
-        **values: Any,
+        **values: Any,  # of Get; `partial` as True or False too
     ) -> None:
         super().__init__()
         check_count("num_classes", num_classes, 2)
         check_count("feature_dim", feature_dim, 1)
+        if isinstance(values.get("partial"), bool):
+            values["partial"] = "yes" if values["partial"] else "no"
         config = dataclasses.replace(config or Get(), **values)
         choose_backend(config.backend, torch.device("cpu"))  # a missing backend is refused now, not in the step
 
         self.num_classes, self.feature_dim = int(num_classes), int(feature_dim)
-        for field in dataclasses.fields(config):
-            setattr(self, field.name, getattr(config, field.name))
-        self.check_now = check_now
-        self.process_group = process_group
+        self.config, self.check_now, self.process_group = config, check_now, process_group
+        self.tau, self.gamma_mu, self.gamma_pi, self.gamma_Q = (
+            config.tau, config.gamma_mu, config.gamma_pi, config.gamma_Q,
+        )  # fmt: skip
+        self.rule = PriorRule(trusted=config.prior == "trusted", partial=config.partial == "yes")
 
         self.register_buffer("pi", torch.full((num_classes,), 1 / num_classes))
         self.register_buffer("mu", torch.zeros(num_classes, feature_dim))
-        self.register_buffer("health", torch.tensor([0, -1]))  # updates so far; the first refused one
+        self.register_buffer("trust", torch.ones(()))
+        self.register_buffer("agreement", -torch.ones(2))
+        self.register_buffer("health", torch.tensor([0, -1]))
+        self.register_buffer("log_pi", torch.zeros(num_classes), persistent=False)
+        self.register_buffer("powers", torch.zeros(2), persistent=False)
         self.mu_f = nn.Parameter(torch.zeros(num_classes, feature_dim))
-        self._steps: Any = None  # fastget.kernels.step.Steps, where the kernels run
-        self._place: tuple[str, str, torch.device] | None = None  # the backend and the device that they run on
-        self._start: Start | None = None  # open between initialise() and the first step
+        self._followed: tuple[Any, ...] = ()  # the pi that log_pi and powers were made of
+        self._start: Pass | None = None  # open between initialise() and the first step
         self._ready = False
 
     # --- the memory's start -------------------------------------------------------------------
@@ -119,11 +108,10 @@ class GeT(nn.Module):
         features: Tensor | Iterable[Tensor],  # (N, D): the whole target set, or chunks of it
         predictions: Tensor | Iterable[Tensor],  # (N,) int64 classes that the network predicts
         classifier_weight: Tensor,  # (C, D)
-        source_means: Tensor | None = None,  # (C, D): each class's mean feature in the source, which (3') needs
+        source_means: Tensor | None = None,  # (C, D): each class's mean feature in the source
     ) -> None:
         """mu_c <- the mean feature of the images predicted as c; a class that nobody predicts takes W_c, scaled to
-        the mean feature norm. pi starts by Eq. (3'), with prior_start="estimate" at 1/C, or, where the estimate is
-        "nearest", as Eq. (3*)'s histogram over the whole target.
+        the mean feature norm. pi starts by Eq. (3'), with prior_start="uniform" at 1/C; trust by Eq. (12).
 
         Chunks may come as lists in one call, or in several calls before the first step: the result is the same.
         Under torch.distributed each rank gives its share of the target, and all the same source_means.
@@ -131,13 +119,12 @@ class GeT(nn.Module):
         weight = check_weight(classifier_weight, (self.num_classes, self.feature_dim))
         if source_means is not None:
             check_source_means(source_means, (self.num_classes, self.feature_dim))
-        elif self.prior_start == "agreement":
+        elif self.config.needs_source_means:
             raise ValueError(
-                "prior_start='agreement' needs the source's class means: pass source_means=(C, D), each class's "
-                "mean feature in the source, or build GeT with prior_start='estimate'"
+                "prior_start='agreement' and prior='trusted' need the source's class means: pass source_means=(C, D), "
+                "each class's mean feature in the source, or build GeT with prior_start='uniform', prior='plain'"
             )
-        counted = self.prior_start == "agreement" or self.prior_estimate == "nearest"
-        start = self._start or Start(self.num_classes, self.feature_dim, keep=counted)
+        start = self._start or Pass(self.num_classes, self.feature_dim, keep=self.config.needs_source_means)
         feature_chunks = [features] if isinstance(features, Tensor) else list(features)
         prediction_chunks = [predictions] if isinstance(predictions, Tensor) else list(predictions)
         if len(feature_chunks) != len(prediction_chunks):
@@ -160,27 +147,23 @@ class GeT(nn.Module):
         means = sums / counts.clamp_min(1)[:, None]
         self.mu.copy_(torch.where(counts[:, None] > 0, means, fallback))
         self.mu_f.copy_(self.mu)
-        if counted:
-            self._start_prior(start.chunks, rows, source_means if self.prior_start == "agreement" else None)
+        if source_means is not None and self.config.needs_source_means:
+            self._start_prior(start.chunks, source_means.detach(), totals.device)
         self._ready = True
 
-    def _start_prior(self, chunks: list[Tensor], rows: Tensor, source_means: Tensor | None) -> None:
-        """pi <- each class's share of the votes of Eq. (3'), 1/C if no image votes; without source means the histogram
-        of Eq. (3*)."""
-        votes = torch.zeros(self.num_classes, device=rows.device)
+    def _start_prior(self, chunks: list[Tensor], source_means: Tensor, device: torch.device) -> None:
+        """pi by Eq. (3') and trust by Eq. (12), from the votes of the whole target."""
+        votes = torch.zeros(3, self.num_classes, dtype=self.pi.dtype, device=device)
         for chunk in chunks:
-            ops, mu = self._ops(chunk), self.mu.to(chunk.device)
-            if source_means is not None:
-                votes += ops.agreeing_votes(chunk, mu, source_means.detach().to(chunk.device)).to(votes)
-            else:
-                votes += ops.nearest_histogram(chunk, mu).to(votes) * len(chunk)
-        self._all_reduce(votes)
-        if source_means is None:
-            self.pi.copy_(reference.update_prior(self.pi.to(votes.device), votes / rows.float(), 1.0, self._floor))
-            return
-        voters = votes.sum()
-        share = torch.where(voters > 0, votes / voters, 1 / self.num_classes).clamp_min(NEAREST_FLOOR)
-        self.pi.copy_(share / share.sum())
+            ops = self._ops(chunk)
+            count = agreeing_votes if ops is reference else ops.agreeing_votes
+            votes += count(chunk, self.mu.to(chunk.device), source_means.to(chunk.device)).to(votes)
+        start = start_of(self._all_reduce(votes))
+        if self.config.prior_start == "agreement":
+            self.pi.copy_(start.pi)
+        self.trust.copy_(start.trust)
+        self.agreement.copy_(torch.stack([start.agreement, start.kappa]))
+        self._followed = ()
 
     @torch.no_grad()
     def start_epoch(self) -> None:
@@ -197,39 +180,26 @@ class GeT(nn.Module):
     ) -> Output:
         """E, C and the loss. Gradients flow to `features`, `classifier_weight` and `mu_f`."""
         self._check_started()
-        if steps := self._steps_on(features, classifier_weight, labels):
-            held = steps.expectation(
-                features, self.mu, classifier_weight, self.mu_f, self.pi,
-                labels if self.prototype_labels == "head" else None,
-                self.tau, self.prior_estimate, self.prior_shrinkage, self.prior_cap, self.prior_gate,
-                self.rebalance_gate, self.prototype_labels == "y_M",
-                self._label_weight(self.kl_g), self._label_weight(self.kl_f),
-                check=lambda: self._check_step(features, classifier_weight, labels),
-                always=self._look(features),
-            )  # fmt: skip
-            self._all_reduce(held.lease.workspace.statistics)
-            return _output(steps.objective(held), held)
         self._check_step(features, classifier_weight, labels)
-        ops = self._ops(features)
+        ops, prior, config = self._ops(features), self.prior, self.config
         with _wide(features):
-            e = ops.expectation(
-                features, self.mu, classifier_weight, self.mu_f, self.pi, self.tau,
-                prior_estimate=self.prior_estimate, prior_shrinkage=self.prior_shrinkage, prior_cap=self.prior_cap,
-                prior_gate=self.prior_gate, rebalance_gate=self.rebalance_gate,
-                use_y_M=self.prototype_labels == "y_M",
-                labels=labels if self.prototype_labels == "head" else None,
+            e: reference.Expectation = ops.expectation(
+                features, self.mu, classifier_weight, self.mu_f, prior.log_pi, self.tau,
+                estimate=nearest if config.prior_estimate == "nearest" else reference.likelihood,
+                labels=labels if config.prototype_labels == "head" else None,
             )  # fmt: skip
             self._all_reduce(e.statistics)
-            loss = ops.objective(e, self._label_weight(self.kl_g), self._label_weight(self.kl_f))
-        return _output(loss, e)
+            loss = ops.objective(e, prior, self._label_weight(config.kl_g), self._label_weight(config.kl_f))
+        return Output(loss.loss, loss.loss_g, loss.loss_f, e.y_M, loss.structure_g, loss.structure_f, e)
 
     @property
-    def prior(self) -> Tensor:
-        """(C,) what stands for pi in every posterior: Eq. (2"), (2'), (2*), or pi itself."""
-        ops = self._ops(self.pi)
-        pi: Tensor = ops.shrink_prior(self.pi) if self.prior_shrinkage else self.pi
-        pi = ops.cap_prior(pi, self.prior_gate) if self.prior_cap else pi  # one of the two at most
-        return pi
+    def prior(self) -> reference.Prior:
+        """What a step takes of pi, by the rule of `fastget.methods.get.prior`."""
+        prior = reference.Prior(self.log_pi, *self.powers.unbind())
+        if not torch.compiler.is_compiling() and self._followed != self._of_pi():  # set by hand, loaded or moved
+            self._ops(self.pi).renew_prior_(prior, self.pi, self.rule, self.trust)
+            self._followed = self._of_pi()
+        return prior
 
     @torch.no_grad()
     def labels(self, features: Tensor) -> Tensor:
@@ -238,8 +208,9 @@ class GeT(nn.Module):
         self._check_started()
         ops = self._ops(features)
         with _wide(features):
-            return reference.first_argmax(ops.posterior(features, self.mu, self.prior.log(), self.tau))
+            return reference.first_argmax(ops.posterior(features, self.mu, self.prior.log_pi, self.tau))
 
+    @torch.no_grad()
     def update(
         self,
         features: Tensor,  # (B, D), the same as in the forward call, detached
@@ -251,14 +222,13 @@ class GeT(nn.Module):
         if features.shape != e.features.shape:
             self._check_features(features, finite=False)
             raise ValueError(f"update() got {len(features)} features, the forward call had {len(e.features)}")
-        if self._steps is not None and self._steps.made(e):
-            self._steps.update(self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, self._floor, skip)
-            return
-        ops = self._ops(features)
-        with torch.no_grad(), _wide(features):
-            ops.update_memory_(
-                self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, floor=self._floor, skip=skip
-            )
+        floor = COUNT_FLOOR if self.config.prior_estimate == "nearest" else reference.PRIOR_FLOOR
+        with _wide(features):
+            self._ops(features).update_memory_(
+                self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, floor=floor, skip=skip,
+                prior=self.prior, rule=self.rule, trust=self.trust,
+            )  # fmt: skip
+        self._followed = self._of_pi()
 
     def check(self) -> None:
         """Raise if a batch with non-finite features was refused since the start. Waits for the device: call it at
@@ -273,25 +243,12 @@ class GeT(nn.Module):
     # --- details ------------------------------------------------------------------------------
 
     def _ops(self, x: Tensor) -> ModuleType:
-        """Who computes what `x` is part of."""
-        return choose_backend(self.backend, x.device, self.on_cpu)
+        """The backend of what `x` is part of."""
+        return choose_backend(self.config.backend, x.device)
 
-    def _steps_on(self, features: Tensor, *others: Tensor | None) -> Any:
-        """The kernels' steps with a workspace; None where this one calls the functions of its backend."""
-        if torch.compiler.is_compiling():
-            return None
-        place = (self.backend, self.on_cpu, features.device)
-        if place != self._place:
-            ops, self._place, self._steps = self._ops(features), place, None
-            if ops is not reference and ops is not fused:
-                from fastget.kernels.step import Steps
-
-                self._steps = Steps(direct=is_shown("bound launches", features.device))
-        return self._steps if self._steps is not None and self._steps.serves(features, *others) else None
-
-    @property
-    def _floor(self) -> float:
-        return NEAREST_FLOOR if self.prior_estimate == "nearest" else reference.PRIOR_FLOOR
+    def _of_pi(self) -> tuple[Any, ...]:
+        """What is another once anything but a step has changed pi or trust."""
+        return tuple((id(x), x._version) for x in (self.pi, self.trust, self.log_pi))
 
     def _look(self, features: Tensor) -> bool:
         """Whether to look at values now: on a GPU that would make the host wait."""
@@ -299,14 +256,11 @@ class GeT(nn.Module):
 
     def _label_weight(self, kl: bool) -> float:
         """The weight of onehot(y_M) in a head's labels, Eq. (10)."""
-        return (self.gamma_Q if self.mix else 0.0) if kl else 1.0
-
-    def _world_size(self) -> int:
-        return world_size(self.process_group)
+        return (self.gamma_Q if self.config.mix else 0.0) if kl else 1.0
 
     def _all_reduce(self, total: Tensor) -> Tensor:
         """Sum over ranks, in place."""
-        if self._world_size() > 1:
+        if world_size(self.process_group) > 1:
             dist.all_reduce(total, group=self.process_group)
         return total
 
@@ -314,15 +268,14 @@ class GeT(nn.Module):
         if self._ready and self._start is None:
             return
         self._start = None  # the first step closes the start
-        if not self._ready:
-            if not bool(self.mu.any()):
-                warnings.warn(
-                    "GeT is used before initialise(): its prototypes are all zero, so y_M is class 0 everywhere. "
-                    "Call get.initialise(features, predictions, classifier.weight) after the warm-up",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-            self._ready = True
+        if not self._ready and not bool(self.mu.any()):
+            warnings.warn(
+                "GeT is used before initialise(): its prototypes are all zero, so y_M is class 0 everywhere. "
+                "Call get.initialise(features, predictions, classifier.weight, source_means) after the warm-up",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        self._ready = True
 
     def _check_step(self, features: Tensor, weight: Tensor, labels: Tensor | None) -> None:
         look = self._look(features)
@@ -330,7 +283,7 @@ class GeT(nn.Module):
         check_weight(weight, (self.num_classes, self.feature_dim))
         if labels is not None:
             check_labels("labels", labels, len(features), self.num_classes, in_range=look)
-        elif self.prototype_labels == "head":
+        elif self.config.prototype_labels == "head":
             raise ValueError(
                 "prototype_labels='head' needs the classifier's labels: pass labels=logits.argmax(1) to the forward "
                 "call, or build GeT with prototype_labels='y_M'"
@@ -349,17 +302,15 @@ class GeT(nn.Module):
                     tensor.data = before[name].to(tensor.device)
         return self
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._start, self._ready = None, False
+    def _load_from_state_dict(self, state: Any, prefix: str, *args: Any) -> None:
+        for name in ("trust", "agreement"):  # fastget 0.2 had neither: it believed pi, and looked at nothing
+            state.setdefault(prefix + name, getattr(self, name).detach().clone())
+        super()._load_from_state_dict(state, prefix, *args)
+        self._start, self._ready, self._followed = None, False, ()
 
     def extra_repr(self) -> str:
-        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(Get))
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self.config).items())
         return f"{self.num_classes}, {self.feature_dim}, {values}"
-
-
-def _output(loss: reference.Objective, e: reference.Expectation) -> Output:
-    return Output(loss.loss, loss.loss_g, loss.loss_f, e.y_M, loss.structure_g, loss.structure_f, e)
 
 
 def _wide(features: Tensor) -> AbstractContextManager[Any]:

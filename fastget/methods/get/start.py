@@ -1,7 +1,4 @@
-"""The pass over the whole target that GeT's memory starts from.
-
-Shapes: C classes, D feature width.
-"""
+"""The pass over the whole target that GeT's memory starts from. Shapes: C classes, D feature width."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from torch import Tensor
 from fastget import reference
 
 
-class Start:
+class Pass:
     """Running sums of the pass that sets mu, in float64: the result does not depend on how the set is cut."""
 
     def __init__(self, num_classes: int, feature_dim: int, keep: bool) -> None:

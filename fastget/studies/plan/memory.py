@@ -32,7 +32,7 @@ class Kept:
 
 def kept_by(config: Config, classes: int, target: int, ranks: int) -> Kept:
     """Built without content, for a rank's share of the target: memories of every target image are shared."""
-    task = Task(classes, config.network.bottleneck_dim, math.ceil(target / ranks))
+    task = Task(classes, config.network.bottleneck_dim, math.ceil(target / ranks), config.data.setting)
     with torch.device("meta"):
         method = method_of(config.method.name)(config.own, task)
         network = Network(nn.Identity(), 1, classes, task.feature_dim, norm=False)
