@@ -1,4 +1,4 @@
-"""What fastget adds to the paper's GeT, and nothing else: how pi starts, how a batch is counted, what a step takes of it.
+"""What fastget adds to the paper's GeT, and nothing else: how pi starts, how it is estimated, what a step takes of it.
 
 Equation numbers are those of fastget/METHOD.md; the paper's own equations are in fastget/reference.py.
 Shapes: B images in a batch or N in the whole target, C classes, D feature width.
