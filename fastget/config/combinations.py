@@ -5,9 +5,11 @@ from __future__ import annotations
 from fastget import bases, methods
 
 
-def title_of(method: str, base: str) -> str:
-    """The method's name, and the base model's where that is not the plain one."""
-    return method if base == bases.DEFAULT else f"{method} on {base}"
+def title_of(method: str, base: str, recipe: str = "default") -> str:
+    """The method's name, and the base model's and the recipe where they are not the default."""
+    title = method if base == bases.DEFAULT else f"{method} on {base}"
+    values = {"default": "", "paper": ", paper's values"}
+    return title + values.get(recipe, f", recipe {recipe}")
 
 
 HEADS = {"own step": "cosine"}  # a method that gives this needs that head

@@ -51,8 +51,8 @@ def _record(setting: str, tasks: list[list[Run]], data: str | None, metric: Metr
     name = data or data_of(tasks[0][0])
     row = Row(
         data=name, setting=setting, method=first.method, base=first.base, recipe=first.recipe,
-        title=title_of(first.method, first.base), metric=metric or metric_of(name.removesuffix(FEATURES)),
-        study="compare",
+        title=title_of(first.method, first.base, first.recipe),
+        metric=metric or metric_of(name.removesuffix(FEATURES)), study="compare",
     )  # fmt: skip
     columns = {"->".join(names_of((task[0].summary.source, task[0].summary.target))): [task] for task in tasks}
     if len(tasks) > 1:

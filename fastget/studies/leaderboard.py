@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fastget import methods
+from fastget import bases, methods
 from fastget.common.files import write_atomically
 from fastget.common.text import nearest
 from fastget.studies.plots import Dot
@@ -77,8 +77,8 @@ def panels(places: str, records: Sequence[Record]) -> dict[str, list[Dot]]:
     for place, found in columns.items():
         figures = [_figure(found[name]) if name in found else None for name in rows]
         drawn[place] = [
-            Dot(name, figure, mark, _seeds(found[name]) if name in found else [], "not run")
-            for name, figure, mark in zip(rows, figures, marks(figures), strict=True)
+            Dot(title.replace("`", ""), figure, mark, _seeds(found[name]) if name in found else [], "not run")
+            for (name, title), figure, mark in zip(rows.items(), figures, marks(figures), strict=True)
         ]
     return drawn
 
@@ -104,11 +104,21 @@ def _names(text: str) -> list[str]:
 
 
 def _rows(records: Sequence[Record], wanted: Sequence[str] | None) -> dict[str, str]:
-    """Name -> title, the baseline first, then in the registry's order."""
+    """Name -> title, the baseline first, then in the registry's order; `get, paper's values` comes after `get`."""
     known = [BASELINE, *(name for name in methods.names() if name != BASELINE)]
-    titles = {one.name: one.row for one in records if wanted is None or one.name in wanted}
-    order = sorted(titles, key=lambda name: (known.index(name) if name in known else len(known), name))
-    return {name: f"`{name}`" if name in known else titles[name] for name in order}
+    rows = {one.name: one for one in records if wanted is None or one.name in wanted}
+
+    def place(one: Record) -> tuple[int, bool, str]:
+        plain = one.base == bases.DEFAULT and one.method in known
+        return known.index(one.method) if plain else len(known), one.name != one.method, one.name
+
+    def title(one: Record) -> str:
+        if one.name in known:
+            return f"`{one.name}`"
+        whole, comma, more = one.row.partition(", ")
+        return f"`{whole}`{comma}{more}" if whole in known else one.row
+
+    return {one.name: title(one) for one in sorted(rows.values(), key=place)}
 
 
 def _column(found: Mapping[str, Record], rows: Sequence[str]) -> list[str]:

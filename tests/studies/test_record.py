@@ -11,6 +11,7 @@ import pytest
 from fastget.commands.main import main
 from fastget.data.features import Origin, Store
 from fastget.runs.summary import SeedSummary
+from fastget.studies.collect import of_study
 from fastget.studies.leaderboard import END, filled, panels
 from fastget.studies.record import Record, Row, Run, build, configuration_hash, read, write
 from fastget.studies.results import Metric
@@ -43,7 +44,7 @@ def a_run(folder: Path, seed: int, accuracy: float | None, target: str = "b", me
 def a_row(method: str = "get", **more: Any) -> Row:
     metric: Metric = "accuracy"
     given = {"data": "toy", "setting": "uda", "base": "plain", "recipe": "default", "metric": metric, "study": "test"}
-    return Row(method=method, title="GeT", **{**given, **more})
+    return Row(method=method, **{**given, "title": "GeT", **more})
 
 
 def a_record(tmp_path: Path) -> Record:
@@ -159,6 +160,29 @@ def test_a_picture_shows_them_too(tmp_path: Path) -> None:
     assert tuple(get.figure) == pytest.approx((0.81, 0.01414, 2), abs=1e-5)
     assert (mcc.figure, mcc.single, mcc.state) == (None, [], "not run")
     assert drawn["toy/pda"][1].figure == (0.1, None, 1)
+
+
+def test_a_recipe_is_a_row_of_its_own(tmp_path: Path) -> None:
+    axes = {"methods": ["get"], "bases": ["plain"], "settings": ["uda"], "tasks": ["a-b"], "seeds": ["0"]}
+    found: list[Record] = []
+    for recipe, accuracy in (("default", 0.9), ("paper", 0.7)):
+        a_run(tmp_path / recipe / "uda" / "a-b" / "plain-get" / "seed-0", 0, accuracy, recipe=recipe)
+        (tmp_path / recipe / "compare.json").write_text(json.dumps({"axes": axes}))
+        found += of_study(tmp_path / recipe, metric="accuracy")
+    assert [str(one.place) for one in found] == ["toy/uda/get.json", "toy/uda/get-paper.json"]
+    assert found[1].row == "get, paper's values"
+    others = [
+        build(row, {"a->b": [[a_run(tmp_path / row.name, 0, 0.5, method=row.method)]]}, "a->b", {})
+        for row in (a_row("source-only"), a_row("bnm"), a_row(base="cdan", title="get on cdan"))
+    ]
+    records = [*(one for one in others if one is not None), *found]
+    text = filled(f"<!-- results: toy/uda -->\n{END}\n", records, "page")
+    rows = [line.split(" |")[0] for line in text.splitlines() if line.startswith("| ")][2:]
+    assert rows == ["| `source-only`", "| `get`", "| `get`, paper's values", "| `bnm`", "| get on cdan"]
+    assert "| `get`, paper's values | 70.0 ↑ 20.0 |" in text
+    assert [dot.name for dot in panels("toy/uda", records)["toy/uda"]][1:3] == ["get", "get, paper's values"]
+    some = filled(f"<!-- results: toy/uda; methods: get, get-paper -->\n{END}\n", records, "page")
+    assert [line[:8] for line in some.splitlines() if line.startswith("| `")] == ["| `get` ", "| `get`,"]
 
 
 # --- the command ---------------------------------------------------------------------------------

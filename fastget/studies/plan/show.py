@@ -9,7 +9,6 @@ from rich.table import Table
 from fastget.data.datasets import DATA_SETS
 from fastget.studies.plan import model, reading
 from fastget.studies.plan.predict import Planned, Row
-from fastget.studies.plan.work import interim_images
 
 GIB = 2**30
 
@@ -107,7 +106,7 @@ def assumptions(planned: Planned, measured: str) -> list[str]:
         "forward ones",
         f"images are read from {read}: {1000 * planned.reading.cpu:.2f} CPU-ms each, measured on another CPU "
         "(benchmarks/bench_loader.md)",
-        f"an evaluation before the last is of {interim_images(config.train, asked.sizes.target):,} target images, the "
+        f"an evaluation before the last is of {config.train.interim_images(asked.sizes.target):,} target images, the "
         "last of all; both in the run's number type",
         "a disk that keeps up, no start-up, no checkpoints; nobody else on the machine",
     ]

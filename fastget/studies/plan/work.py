@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from fastget.config import Config, TrainConfig
+from fastget.config import Config
 from fastget.methods import method_of
 from fastget.studies.plan.counts import Sizes
 from fastget.studies.plan.rehearsal import Rehearsal, rehearse
 from fastget.training.cost import LOOKED_AT
 from fastget.training.schedule import Plan, make_plan
-
-INTERIM = 4096  # target images of an evaluation before the last one
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,6 @@ class Work:
     def looked_at(self) -> int:
         """Image passes that are no training."""
         return LOOKED_AT * (self.started + self.evaluated)
-
-
-def interim_images(train: TrainConfig, target: int) -> int:
-    """Target images that an evaluation before the last one looks at."""
-    return min(target, INTERIM)
 
 
 def works(config: Config, sizes: Sizes, gpus: list[int], fixed: bool) -> dict[int, Work]:
@@ -91,5 +84,5 @@ def _work(config: Config, sizes: Sizes, plan: Plan, rehearsal: Rehearsal, batch:
     domains = {"source": sizes.source, "target": sizes.target}
     started = sum(domains[name] * (rehearsal.starts[name] + epochs * rehearsal.epochs[name]) for name in domains)
     count = -(-plan.max_steps // plan.eval_every)
-    evaluated = (count - 1) * interim_images(config.train, sizes.target) + sizes.target
+    evaluated = (count - 1) * config.train.interim_images(sizes.target) + sizes.target
     return Work(batch, plan, warm, rehearsal, batch / config.train.batch_size, started, evaluated)

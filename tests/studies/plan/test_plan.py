@@ -15,6 +15,7 @@ from fastget.studies.plan.memory import CONTEXT, kept_by, memory_of
 from fastget.studies.plan.model import Machine, exchange, forward_seconds, hidden_rest
 from fastget.studies.plan.reading import cache_bytes
 from fastget.studies.plan.rehearsal import rehearse
+from fastget.studies.plan.show import assumptions
 from fastget.studies.plan.work import works
 from tests.studies.plan.support import GPUS, config_of, plan
 from tests.support import PAIRS, fitting
@@ -34,6 +35,14 @@ def test_visda_by_hand() -> None:
     assert work.shown == 36 * warm + 72 * (4_233 - warm)
     assert work.started == 152_397 + 55_388  # the target's start, and the source's means
     assert work.evaluated == 10 * 4_096 + 55_388  # every 423 steps, which leaves an eleventh for the rest
+
+
+@pytest.mark.parametrize(("images", "each"), [(1_000, 1_000), (100_000, 55_388), (0, 55_388)])
+def test_evaluations_are_of_as_many_images_as_asked_for(images: int, each: int) -> None:
+    config = config_of(train__eval_images=images)
+    assert works(config, sizes_of(config, None, None), [1], fixed=False)[1].evaluated == 10 * each + 55_388
+    said = " ".join(assumptions(plan(gpus=[1], train__eval_images=images), ""))
+    assert f"before the last is of {each:,} target images" in said
 
 
 def test_settings_thin_the_target() -> None:
