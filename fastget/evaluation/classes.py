@@ -8,6 +8,7 @@ Shapes: N images, C classes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -53,11 +54,12 @@ class Classes:
 
     names: tuple[str, ...]
     predicted: NDArray[np.int64]  # (C,) images
-    absent: NDArray[np.bool_]  # (C,) probably
+    absent: NDArray[np.bool_] | None  # (C,) probably; None: it cannot be known
     low: Shares | None = None  # None: of one look at the images, without the probabilities of all classes
     high: Shares | None = None
     truth: Shares | None = None  # None: no labels
     evaluations: int = 1  # that the interval is over
+    untold: str = ""  # why nothing of this is told, in words; empty: it is
 
     @property
     def images(self) -> int:
@@ -76,13 +78,18 @@ class Classes:
         """Classes by their share, the largest first; as they stand where it is the same."""
         return [int(i) for i in np.argsort(-self.predicted, kind="stable")]
 
+    def doubted(self, untold: str, collapsed: bool) -> Classes:
+        """As far as it can be told: nothing of it, or, by a model that collapsed, not which classes are absent."""
+        return dataclasses.replace(self, untold=untold, absent=None if untold or collapsed else self.absent)
+
     def summary(self) -> dict[str, Any]:
         """As summary.json has it."""
         return {
             "estimate": ESTIMATE,
             "evaluations": self.evaluations,
-            "probably_absent": int(self.absent.sum()),
+            "probably_absent": None if self.absent is None else int(self.absent.sum()),
             "total_variation": self.total_variation,
+            "untold": self.untold,
         }
 
 

@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from fastget.common.fields import opt
+from fastget.evaluation.verdict import Agreement
 from fastget.methods.settings import Settings
 
 # all that a method's file needs
-__all__ = ["Extra", "Method", "Need", "Seen", "Settings", "Task", "Term", "Whole", "opt"]
+__all__ = ["Agreement", "Extra", "Method", "Need", "Seen", "Settings", "Task", "Term", "Whole", "opt"]
 
 Need = Literal[
     "target",  # batches of target images; without it the method never sees one
@@ -106,6 +107,12 @@ class Method(nn.Module):
         """What it has the network look at beside its batches: a run counts its image passes before it makes them."""
         return frozenset()
 
+    @property
+    def partial(self) -> bool:
+        """Whether the user has declared that the target lacks classes: few classes in the predictions are no collapse
+        then."""
+        return self.task.setting == "pda"
+
     @classmethod
     def keeps(cls, config: Any, task: Task, ranks: int) -> str:
         """A line about the memory that it is going to take, printed before a run builds it; empty: not worth one."""
@@ -137,6 +144,11 @@ class Method(nn.Module):
     def check(self) -> None:
         """At log intervals, where waiting for the device is fine: ValueError says what is wrong and what to try. Every
         rank is asked, and has to say the same."""
+
+    def agreement(self) -> Agreement | None:
+        """Of a method that has two labellers for the target: how far they agree, after `start`. The run says so where
+        it is too little (docs/run.md). Every rank is asked, and has to say the same."""
+        return None
 
     def pseudo_labels(self, seen: Seen) -> dict[str, tuple[Tensor, Tensor]]:
         """What it would train on, by name, for some of the target in evaluation mode: (B,) int64 labels, -1 for none,

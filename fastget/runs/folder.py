@@ -125,7 +125,8 @@ class RunFolder:
             )
 
     def finish(self, summary: SeedSummary, target: ImageList, final: Evaluation, found: Classes) -> None:
-        """predictions.csv, classes.csv with its picture, and summary.json, which marks the run as done."""
+        """predictions.csv, classes.csv with its picture where it can be told, and summary.json, which marks the run as
+        done."""
         rows = [["path", "label", "prediction", "confidence"]]
         for i, prediction, confidence in zip(
             final.index.tolist(), final.predictions.tolist(), final.confidence.tolist(), strict=True
@@ -134,8 +135,12 @@ class RunFolder:
             truth = target.classes[label] if label >= 0 else ""
             rows.append([target.paths[i], truth, target.classes[prediction], f"{confidence:.4f}"])
         write_csv(self.folder / PREDICTIONS, rows)
-        write_classes(self.folder / "classes.csv", found)
-        draw_classes(self.folder / "classes.png", found, made_of(target.name))
+        if found.untold:
+            for name in ("classes.csv", "classes.png"):
+                (self.folder / name).unlink(missing_ok=True)
+        else:
+            write_classes(self.folder / "classes.csv", found)
+            draw_classes(self.folder / "classes.png", found, made_of(target.name))
         write_json(self.folder / FILE, summary.to_dict())
 
 

@@ -40,6 +40,7 @@ class Summary(Mapping[str, Any]):
     classes: dict[str, Any] | None = None  # what the target is made of, in short: the whole is classes.csv
     backbone: dict[str, str] = field(default_factory=dict)  # its name, where its weights came from, their sha256
     validation: dict[str, Any] | None = None  # the final model on SSDA's validation list, and its images
+    verdict: list[dict[str, Any]] = field(default_factory=list)  # name, text, numbers of what is wrong; of many: seed
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.__dataclass_fields__:
@@ -65,6 +66,7 @@ class SeedSummary(Summary):
     left_out: list[str] = field(default_factory=list)  # bad files, at the start
     turned_bad: list[dict[str, Any]] = field(default_factory=list)  # and in mid-run; `unscored`: in an evaluation
     label_free: dict[str, float | None] = field(default_factory=dict)
+    agreement: dict[str, float] | None = None  # of a method's two labellers: agreement, kappa, trust
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,8 @@ def over_seeds(parts: Sequence[SeedSummary]) -> SeedsSummary:
         figures["classes"] = made_of[0] | {
             name: _mean([one[name] for one in made_of]) for name in ("probably_absent", "total_variation")
         }
+        figures["classes"]["untold"] = next((one["untold"] for one in made_of if one.get("untold")), "")
+    figures["verdict"] = [{"seed": part.seed, **one} for part in parts for one in part.verdict]
     same = set.intersection(*(set(part.backbone.items()) for part in parts))  # random weights are a seed's own
     figures["backbone"] = {name: value for name, value in first.backbone.items() if (name, value) in same}
     figures["per_class_accuracy"] = {

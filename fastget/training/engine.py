@@ -6,7 +6,7 @@ Nothing in a step waits for the device: losses are summed there, and the loop re
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from fastget.evaluation.classes import Classes, Tally, estimate, tally, with_lat
 from fastget.evaluation.infer import Between, Inferred, Look, WholeTarget, infer, nothing
 from fastget.evaluation.sample import Sample, Sampled, quality
 from fastget.evaluation.score import Evaluation, assess
+from fastget.evaluation.verdict import Finding, collapsed, in_effect, of_accuracy, of_agreement, of_coverage, untold
 from fastget.loading.loader import Batch, Loader
 from fastget.methods.base import Seen
 from fastget.networks.preprocessing import filled
@@ -197,7 +198,9 @@ class Engine:
             self.sample.add_all(share)
         else:
             share = self._infer(self.loaders.evaluation, self.sample.add)
-        self.before_metrics = {"step": self.step, **assess(share, self.ranks).metrics()}
+        found = assess(share, self.ranks)
+        covered = in_effect(self._histogram(found))
+        self.before_metrics = {"step": self.step, **found.metrics(), "classes_in_effect": covered}
         self.sampled_before = self.sample.read()
 
     def _again(self, step: Step) -> Seen:
@@ -260,11 +263,28 @@ class Engine:
     def _infer(self, loader: Loader, look: Look | None = None) -> Inferred:
         return infer(self.network, loader, between=self.between, look=look, dtype=self.dtype)
 
-    def classes(self, final: Evaluation) -> Classes:
-        """What the target is made of, by the final model, which was evaluated last."""
+    def _histogram(self, found: Evaluation) -> list[int]:
+        """(C,) how many images were taken for each class."""
+        histogram: list[int] = np.bincount(found.predictions, minlength=len(self.target.classes)).tolist()
+        return histogram
+
+    def verdict(self, final: Evaluation) -> list[Finding]:
+        """What is known to be wrong with the final model, which was evaluated last."""
+        before = self.before_metrics or {}
+        covered = before.get("classes_in_effect")  # checkpoints of earlier versions have none
+        held = sum(accuracy is not None for accuracy in final.per_class)
+        return [
+            *of_agreement(self.method.agreement()),
+            *of_coverage(self._histogram(final), covered, self.method.partial),
+            *of_accuracy(final.accuracy, final.mean_class_accuracy, before.get("accuracy"), held),
+        ]
+
+    def classes(self, final: Evaluation, verdict: Sequence[Finding] = ()) -> Classes:
+        """What the target is made of, by the final model, which was evaluated last; as far as it can be told."""
         labels = self.target.labels[final.index] if self.target.labelled else None
         draw = None if final.on_draw is None else tally(self.step, final.on_draw)
-        return estimate(self.target.classes, self.tallies, labels, draw)
+        found = estimate(self.target.classes, self.tallies, labels, draw)
+        return found.doubted(untold(self.method.agreement()), collapsed(verdict))
 
     def pseudo_labels(self) -> dict[str, dict[str, float | int | None]]:
         """What the method's labels of the last evaluation's sample are worth, by name, and the network's own. Labels of

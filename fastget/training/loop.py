@@ -16,6 +16,7 @@ from fastget.common.ranks import Vote
 from fastget.common.signals import noted
 from fastget.evaluation.score import Evaluation
 from fastget.evaluation.selection import better
+from fastget.evaluation.verdict import of_agreement
 from fastget.loading.loader import TooManyBadImages
 from fastget.runs.folder import BEFORE, RunFolder
 from fastget.runs.sinks.display import Display
@@ -91,7 +92,11 @@ class Loop:
         with self.clock.waiting(), engine.timer.phase("data"):
             batch = next(batches)
         self._name_bad(batch)
+        waiting = not engine.started
         engine.train_step(batch)
+        if waiting and engine.started:
+            for doubt in of_agreement(engine.method.agreement()):
+                self.display.warn(doubt.text)
         self._keep_before()
         self.clock.steps += 1
         self.clock.images += sum(len(part.labels) for part in batch.given) * engine.ranks.world

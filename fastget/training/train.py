@@ -26,12 +26,13 @@ from fastget.data.notes import batch_notes
 from fastget.data.places import with_start
 from fastget.evaluation.classes import Classes
 from fastget.evaluation.score import Evaluation
+from fastget.evaluation.verdict import Finding, as_dicts
 from fastget.methods import method_of
 from fastget.networks.preprocessing import filled
 from fastget.runs.checkpoint import FINAL, load_checkpoint, sha256_of
 from fastget.runs.folder import AFTER, RunFolder, held_folder, write_json
 from fastget.runs.sinks.classes import ROWS, made_of, show_classes
-from fastget.runs.sinks.display import Display, results_table
+from fastget.runs.sinks.display import Display, results_table, show_verdict
 from fastget.runs.sinks.tensorboard import Board
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, Summary, over_seeds
 from fastget.training.build import task_of
@@ -230,7 +231,8 @@ def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
     try:
         final = loop.fit()
         loop.display.close()
-        found = engine.classes(final)
+        verdict = engine.verdict(final)
+        found = engine.classes(final, verdict)
         loop.board.classes(engine.step, found, engine.target)
     finally:
         loop.board.close()
@@ -238,7 +240,7 @@ def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
         loop.profile.report(loop.display.console, engine.method, ranks.world)
     final_state = engine.state()
     bad = [file for files in ranks.gather(loop.bad) for file in files]
-    summary = summarise(engine, final, found, bad)
+    summary = summarise(engine, final, found, verdict, bad)
     if ranks.main:
         run.checkpoints.save_as(FINAL, final_state)
         if engine.sampled is not None:
@@ -252,9 +254,11 @@ def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
     return summary, loop.stop_after
 
 
-def summarise(engine: Engine, final: Evaluation, found: Classes, bad: list[dict[str, Any]]) -> SeedSummary:
+def summarise(
+    engine: Engine, final: Evaluation, found: Classes, verdict: list[Finding], bad: list[dict[str, Any]]
+) -> SeedSummary:
     """The summary of one seed: the final model, never a selected one."""
-    config, domains = engine.config, engine.domains
+    config, domains, told = engine.config, engine.domains, engine.method.agreement()
     return SeedSummary(
         method=config.method.name,
         base=config.method.base,
@@ -274,6 +278,8 @@ def summarise(engine: Engine, final: Evaluation, found: Classes, bad: list[dict[
         accuracy=final.accuracy,
         mean_class_accuracy=final.mean_class_accuracy,
         label_free=final.label_free,
+        verdict=as_dicts(verdict),
+        agreement=None if told is None else told.numbers(),
         classes=found.summary(),
         validation=_validation(final),
         source_only=engine.before_metrics,
@@ -294,5 +300,6 @@ def _print_end(console: Console, summary: Summary, folder: Path) -> None:
     rows: list[tuple[str, Mapping[str, Any]]] = [(title_of(summary.method, summary.base), summary)]
     if summary.source_only:
         rows.insert(0, ("end of the warm-up, before it adapts", summary.source_only))
+    show_verdict(console, summary)
     console.print(results_table(title, rows))
     console.print(f"saved in {folder}", highlight=False, markup=False, soft_wrap=True)

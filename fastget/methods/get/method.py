@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastget import reference
 from fastget.methods import settings
-from fastget.methods.base import Extra, Method, Need, Seen, Task, Term, Whole
+from fastget.methods.base import Agreement, Extra, Method, Need, Seen, Task, Term, Whole
 from fastget.methods.get.module import GeT, Output
 
 
@@ -28,6 +28,10 @@ class GetMethod(Method):
         known = config.partial if config.partial != "auto" else "yes" if task.setting == "pda" else "no"
         self.get = GeT(task.num_classes, task.feature_dim, config, partial=known, check_now=False)
         self._shown: Tensor | None = None  # mu at the last evaluation
+
+    @property
+    def partial(self) -> bool:
+        return super().partial or self.config.partial == "yes"
 
     @property
     def extra(self) -> frozenset[Extra]:
@@ -61,6 +65,19 @@ class GetMethod(Method):
     def check(self) -> None:
         self.get.check()
 
+    def agreement(self) -> Agreement | None:
+        """Of the nearest prototype and the nearest source mean, at the start."""
+        (share, kappa), trust = self.get.agreement.tolist(), float(self.get.trust)
+        if share < 0:
+            return None  # nobody looked
+        if self.config.prior == "plain":
+            effect = "The prior is believed all the same (get.prior=plain)"
+        elif trust > 0:
+            effect = f"The prior counts by {100 * trust:.0f} %, a uniform one by the rest"
+        else:
+            effect = "The prior is left uniform"
+        return Agreement(share, kappa, trust, effect)
+
     @torch.no_grad()
     def pseudo_labels(self, seen: Seen) -> dict[str, tuple[Tensor, Tensor]]:
         """y_M, Q_g and Q_f, rebalanced over all that is seen."""
@@ -76,6 +93,8 @@ class GetMethod(Method):
     def figures(self) -> dict[str, Tensor]:
         pi, mu = self.get.pi.detach().cpu(), self.get.mu.detach().cpu()
         shown = {"prior": pi, "prior/largest": pi.max(), "prior/smallest": pi.min()}
+        if (told := self.agreement()) is not None:
+            shown |= {f"prior/{name}": torch.tensor(value) for name, value in told.numbers().items()}
         if self._shown is not None:
             moved = 1 - torch.cosine_similarity(mu, self._shown, dim=1)
             shown |= {"prototypes/mean drift (1 - cosine)": moved.mean(), "prototypes/largest drift": moved.max()}

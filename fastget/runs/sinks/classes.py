@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -38,10 +39,9 @@ def write_classes(file: Path, found: Classes) -> None:
 def _rows(found: Classes) -> Iterator[list[Any]]:
     figures = {"share": found.share, "low": found.low, "high": found.high, "true_share": found.truth}
     known = {name: [f"{value:.6f}" for value in column] for name, column in figures.items() if column is not None}
-    known |= {
-        "predicted": [str(value) for value in found.predicted.tolist()],
-        "probably_absent": [str(value).lower() for value in found.absent.tolist()],
-    }
+    known["predicted"] = [str(value) for value in found.predicted.tolist()]
+    if found.absent is not None:
+        known["probably_absent"] = [str(value).lower() for value in found.absent.tolist()]
     order = ("share", "low", "high", "predicted", "probably_absent", "true_share")
     head = [name for name in order if name in known]
     yield ["class", *head]
@@ -53,7 +53,11 @@ def _rows(found: Classes) -> Iterator[list[Any]]:
 
 
 def show_classes(console: Console, found: Classes, what: str, rows: int = ROWS) -> None:
-    """The largest few (none: no table), how much the others come to, and those that are probably absent."""
+    """The largest few (none: no table), how much the others come to, and those that are probably absent; or that it
+    cannot be known."""
+    if found.untold:
+        console.print(Text(f"{printable(what)} is not told: {found.untold}"), soft_wrap=True)
+        return
     title = f"{printable(what)}, by the predictions for {found.images:,} images"
     words = []
     if rows:
@@ -61,12 +65,18 @@ def show_classes(console: Console, found: Classes, what: str, rows: int = ROWS) 
         console.print(_table(found, rows))
         if rest := found.largest()[rows:]:
             words.append(f"{_classes(len(rest), 'other ')}: {percent(float(found.share[rest].sum()))}")
-    absent = [printable(name) for name, gone in zip(found.names, found.absent.tolist(), strict=True) if gone]
-    words.append(f"probably absent, {len(absent)} of {_classes(len(found.names))}: {and_more(absent) or 'none'}")
+    words.append(_absent(found))
     if found.total_variation is not None:
         words.append(f"total variation to the labels: {percent(found.total_variation)}")
     for line in words if rows else [f"{title}: {'; '.join(words)}"]:
         console.print(Text(line), soft_wrap=True)
+
+
+def _absent(found: Classes) -> str:
+    if found.absent is None:
+        return "which classes are absent cannot be known: the predictions have collapsed"
+    absent = [printable(name) for name, gone in zip(found.names, found.absent.tolist(), strict=True) if gone]
+    return f"probably absent, {len(absent)} of {_classes(len(found.names))}: {and_more(absent) or 'none'}"
 
 
 def _classes(number: int, kind: str = "") -> str:
@@ -138,9 +148,10 @@ def _draw_column(axis: Any, found: Classes, part: list[int]) -> None:
         axis.plot(100 * found.truth[part], y, "D", color=TRUTH, markersize=3.5, linestyle="none", clip_on=False)
         ends.append(found.truth[part])
     axis.set_xlim(0, 105 * max(float(end.max()) for end in ends) or 1)
+    grey = np.zeros(len(found.names)) if found.absent is None else found.absent
     axis.set_yticks(y, [_label(found, i) for i in part], fontsize=7)
     for i, label in zip(part, axis.get_yticklabels(), strict=True):
-        label.set(parse_math=False, color=FAINT if found.absent[i] else "black")  # a class may be named $x$
+        label.set(parse_math=False, color=FAINT if grey[i] else "black")  # a class may be named $x$
     axis.tick_params(axis="x", labelsize=7)
     axis.grid(axis="x", alpha=0.25)
     axis.set_axisbelow(True)
@@ -148,7 +159,7 @@ def _draw_column(axis: Any, found: Classes, part: list[int]) -> None:
 
 def _legend(found: Classes, columns: int) -> str:
     first = ["bar: share of the predictions, %", *(["line: interval"] if found.low is not None else [])]
-    second = ["grey name: probably absent"]
+    second = ["grey name: probably absent"] if found.absent is not None else []
     if found.total_variation is not None:
         second.append(f"◆ labels (total variation {percent(found.total_variation)})")
     if columns > 1:

@@ -146,6 +146,17 @@ class Display:
         self.console.print(Text.assemble(("warning: ", "yellow"), escaped(text)), soft_wrap=True)
 
 
+def show_verdict(console: Console, summary: Mapping[str, Any]) -> None:
+    """What is known to be wrong, a line each."""
+    for text in verdict_lines(summary):
+        console.print(Text.assemble(("verdict: ", "bold yellow"), text), soft_wrap=True)
+
+
+def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
+    """In words; of several seeds each with its own."""
+    return [f"seed {one['seed']}: {one['text']}" if "seed" in one else one["text"] for one in summary["verdict"]]
+
+
 def results_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Final accuracies: a row a method, mean and std over seeds where there are several."""
     table = Table(title=title, title_justify="left")

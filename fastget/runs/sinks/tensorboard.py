@@ -71,8 +71,8 @@ class Board:
             self._writer.add_figure(f"{tag}/against the labels (oracle)", shares_figure(tag, shares, target), step)
 
     def classes(self, step: int, found: Classes, target: ImageList) -> None:
-        """What the target is made of, at the end."""
-        if self.on:
+        """What the target is made of, at the end, where it can be told."""
+        if self.on and not found.untold:
             self._writer.add_figure("classes", classes_figure(found, made_of(target.name)), step)
 
     def images(self, step: int, loaders: Mapping[str, Loader]) -> None:

@@ -1,0 +1,122 @@
+"""The verdict on a run: what is known to be wrong with it. Pure functions of numbers; most of it needs no label.
+
+Labels of the target report here, as everywhere: they select nothing.
+
+Shapes: C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+COVERED = 0.5  # of all classes, or of those at the end of the warm-up: fewer in effect are a collapse
+NEAR = 0.02  # of chance
+KNOWN = 0.5  # the trust from which on the target's classes are told
+LOW, FAIR, COLLAPSE, FELL, CHANCE = "low_agreement", "fair_agreement", "collapse", "below_warm_up", "at_chance"
+LOOK = (
+    "check a sample by eye (contact sheet: fastget data show; with predictions: fastget report) before you use the "
+    "predictions"
+)
+
+
+class Agreement(NamedTuple):
+    """How far two labellers of the target agree, of a method that has two. No label of the target is in it."""
+
+    share: float  # of the images on which both say the same class
+    kappa: float  # the same beyond chance
+    trust: float  # 0 to 1: how far this makes the method believe what it counts
+    effect: str  # what the method does about it, in words
+
+    def numbers(self) -> dict[str, float]:
+        """As summary.json and TensorBoard have them."""
+        return {"agreement": self.share, "kappa": self.kappa, "trust": self.trust}
+
+
+class Finding(NamedTuple):
+    """One thing that the user is to know."""
+
+    name: str
+    text: str  # for people
+    numbers: dict[str, float]
+
+
+def in_effect(counts: Sequence[float]) -> float:
+    """How many classes a histogram (C,) covers in effect: exp of its entropy, C for equal counts."""
+    total = sum(counts)
+    return math.exp(-sum(n / total * math.log(n / total) for n in counts if n > 0)) if total else 0.0
+
+
+def of_agreement(told: Agreement | None) -> list[Finding]:
+    """Where it is too low for the prior to be believed in full."""
+    if told is None or told.trust >= 1:
+        return []
+    words = f"The two labellers agree on {100 * told.share:.0f} % of the target (kappa {told.kappa:.2f})"
+    if told.trust <= 0:
+        return [Finding(LOW, f"{words}: too few to tell which classes it has. {told.effect}; {LOOK}.", told.numbers())]
+    rest = "shares of its classes are a guess" if told.trust >= KNOWN else "which classes it has is not told"
+    return [Finding(FAIR, f"{words}, which is not much. {told.effect}; {rest}.", told.numbers())]
+
+
+def of_coverage(
+    predicted: Sequence[float],  # (C,) images that the final model takes for each class
+    before: float | None,  # classes in effect at the end of the warm-up; None: not measured
+    partial: bool,  # the target is declared to lack classes
+) -> list[Finding]:
+    """Predictions that are drawn together on a few classes."""
+    covered, most = in_effect(predicted), min(len(predicted), sum(predicted))  # few images cover no more classes
+    narrow = not partial and covered < COVERED * most
+    narrowed = before is not None and covered < COVERED * before
+    if not (narrow or narrowed):
+        return []
+    words = f"The final predictions cover {covered:.1f} of {len(predicted):,} classes in effect"
+    if before is not None:
+        words += f" ({before:.1f} at the end of the warm-up)"
+    words += ": adaptation has drawn them together" if narrowed else ": they are drawn together on a few"
+    known = (
+        "" if partial else " If the target is known to lack classes, say so: data.setting=pda, or get.partial=yes "
+        "for a target without labels. If not"
+    )  # fmt: skip
+    look = f"{known}, {LOOK}." if known else f" {LOOK[0].upper()}{LOOK[1:]}."
+    numbers = {"classes_in_effect": covered, "classes": float(len(predicted))}
+    return [Finding(COLLAPSE, f"{words}.{look}", numbers | ({} if before is None else {"at_end_of_warm_up": before}))]
+
+
+def of_accuracy(
+    accuracy: float | None,  # None: no labels
+    mean_class_accuracy: float | None,
+    before: float | None,  # the accuracy at the end of the warm-up
+    held: int,  # classes that the target has images of
+) -> list[Finding]:
+    """With labels: less accurate than before adaptation, or no better than one answer for every image, whose mean
+    class accuracy is 1 / held whichever class it is. (Its accuracy is that class's share, which says less.)"""
+    found = []
+    if accuracy is not None and before is not None and accuracy < before:
+        text = (
+            f"By the labels adaptation did harm: accuracy {100 * accuracy:.1f} %, and {100 * before:.1f} % at the end "
+            "of the warm-up."
+        )
+        found.append(Finding(FELL, text, {"accuracy": accuracy, "at_end_of_warm_up": before}))
+    if mean_class_accuracy is not None and held > 1 and mean_class_accuracy <= 1 / held + NEAR:
+        text = (
+            f"By the labels the result is at chance: mean class accuracy {100 * mean_class_accuracy:.1f} %, where one "
+            f"answer for all images gives {100 / held:.1f} %."
+        )
+        found.append(Finding(CHANCE, text, {"mean_class_accuracy": mean_class_accuracy, "chance": 1 / held}))
+    return found
+
+
+def untold(told: Agreement | None) -> str:
+    """Why it is not told which classes the target has, in words; empty: it is."""
+    return "the two labellers agree too little" if told is not None and told.trust < KNOWN else ""
+
+
+def collapsed(found: Sequence[Finding]) -> bool:
+    """A class that is not predicted may be there then."""
+    return any(one.name == COLLAPSE for one in found)
+
+
+def as_dicts(found: Sequence[Finding]) -> list[dict[str, Any]]:
+    """As summary.json has them."""
+    return [one._asdict() for one in found]
