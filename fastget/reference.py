@@ -18,6 +18,7 @@ from torch import Tensor
 
 EPS = 1e-12  # the least norm that a cosine divides by
 PRIOR_FLOOR = 1e-8  # the least entry of pi, so that its log is finite
+Number = Tensor | float
 
 
 # --- helpers of the equations ------------------------------------------------------------------
@@ -69,9 +70,8 @@ def posterior(features: Tensor, prototypes: Tensor, log_prior: Tensor, tau: floa
 
 
 def likelihood(cos: Tensor, cos_g: Tensor, tau: float) -> Tensor:
-    """Each image's share in Eq. (3)'s P_bar: softmax over c of cos(f, mu_g) / tau.
-
-    Differs from Eq. (3): it prints the batch mean of cos / tau, which is no distribution."""
+    """Each image's share in P_bar: softmax over c of cos(f, mu_g) / tau. Differs from Eq. (3), which prints the batch
+    mean of cos / tau: that is no distribution."""
     return torch.softmax(cos_g / tau, 1)
 
 
@@ -115,7 +115,7 @@ def structure_loss(Q: Tensor, P: Tensor) -> Tensor:
     return (Q * ratio).sum() / len(Q) + torch.xlogy(Q_bar, Q_bar).sum()
 
 
-def rebalance_logits(S: Tensor, colsum: Tensor, exponent: Tensor | float = 0.5, power: Tensor | float = 1.0) -> Tensor:
+def rebalance_logits(S: Tensor, colsum: Tensor, exponent: Number = 0.5, power: Number = 1.0) -> Tensor:
     """Eq. (6) in logs, where a P that underflows does no harm: softmax over c of power * S - exponent * log colsum.
     A column of mass zero gives zeros."""
     mass = colsum > 0
@@ -123,15 +123,14 @@ def rebalance_logits(S: Tensor, colsum: Tensor, exponent: Tensor | float = 0.5, 
     return torch.softmax(power * S + weight, 1)
 
 
-def rebalance(
-    P: Tensor, colsum: Tensor | None = None, exponent: Tensor | float = 0.5, power: Tensor | float = 1.0
-) -> Tensor:
+def rebalance(P: Tensor, colsum: Tensor | None = None, exponent: Number = 0.5, power: Number = 1.0) -> Tensor:
     """Eq. (6): P^power / colsum^exponent, rows renormalised; an entry of 0 stays 0 and has no gradient.
     `colsum` is over the global batch; None: over these rows."""
     P = wide(P)
     positive = P > 0
     log_P = torch.where(positive, torch.where(positive, P, 1).log(), -torch.inf)
-    return rebalance_logits(log_P, P.sum(0) if colsum is None else wide(colsum), exponent, power)
+    Q = rebalance_logits(log_P, P.sum(0) if colsum is None else wide(colsum), exponent, power)
+    return torch.where(positive, Q, 0)
 
 
 def soft_cross_entropy(log_P: Tensor, labels: Tensor) -> Tensor:
@@ -162,16 +161,14 @@ Rule = Callable[[Tensor, Tensor], Prior]  # (pi (C,), trust ()) -> Prior
 
 def paper_prior(pi: Tensor, trust: Tensor | None = None) -> Prior:
     """What the paper takes: log pi as it is, and Eq. (6)'s own powers; `trust` is for other rules."""
-    log_pi = wide(pi).log()
-    return Prior(log_pi, log_pi.new_full((), 0.5), log_pi.new_ones(()))
+    return Prior(wide(pi).log(), wide(pi).new_full((), 0.5), wide(pi).new_ones(()))
 
 
 # --- the phases of one step --------------------------------------------------------------------
 
 
 class Expectation(NamedTuple):
-    """What the E-step hands on. Everything from `colsum_g` to `sums` is a view of `statistics`,
-    the sums over this rank's rows that many ranks add up in one all-reduce before `objective`."""
+    """What the E-step hands on; from `colsum_g` on, views of `statistics`, which ranks add up in one all-reduce."""
 
     features: Tensor  # (B, D), as given
     mu_g: Tensor  # (C, D), as given
@@ -187,7 +184,7 @@ class Expectation(NamedTuple):
     rows: Tensor  # () how many rows
     bad_rows: Tensor  # () how many of them hold a non-finite feature
     counts: Tensor  # (C,) of the labels
-    sums: Tensor  # (C, D) of their features
+    sums: Tensor  # (C, D) of their features; the last view
     scales: Any = None  # what the kernels' backward needs beside; None: autograd does it
 
 
@@ -203,8 +200,8 @@ class Objective(NamedTuple):
 
 def views(statistics: Tensor, C: int) -> Sequence[Tensor]:
     """The parts of `statistics`, in the order of Expectation's fields."""
-    *vectors, two, counts, sums = statistics.split([C, C, C, 2, C, statistics.numel() - 4 * C - 2])
-    return (*vectors, two[0], two[1], counts, sums.view(C, -1))
+    *vectors, two, counts, sums = torch.split(statistics, [C, C, C, 2, C, statistics.numel() - 4 * C - 2])
+    return (*vectors, *two, counts, sums.view(C, -1))
 
 
 def expectation(
@@ -220,8 +217,7 @@ def expectation(
         y_M = first_argmax(logits(cos, log_pi, tau))
         P_g, P_f = torch.softmax(S_g, 1), torch.softmax(S_f, 1)
         prior_sum = estimate(cos, cos_g, tau).sum(0)
-        rows = P_g.new_full((1,), len(features))
-        bad_rows = (~torch.isfinite(features).all(1)).sum().to(P_g.dtype)[None]
+        rows, bad_rows = P_g.new_full((1,), len(features)), (~torch.isfinite(features).all(1)).sum()[None].to(P_g)
         sums, counts = class_sums(features, y_M if labels is None else labels, C)
         statistics = torch.cat([P_g.sum(0), P_f.sum(0), prior_sum, rows, bad_rows, counts, sums.flatten()])
     return Expectation(features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views(statistics, C))
@@ -256,9 +252,8 @@ def update_memory_(
     rule: Rule = paper_prior,
     trust: Tensor | None = None,  # () for the rule; None: 1
 ) -> None:  # fmt: skip
-    """The memory: Eqs. (3) and (4), and what follows from pi. A batch with a non-finite feature or posterior leaves it
-    untouched, and `health` notes it."""
-    bad = (e.bad_rows > 0) | ~torch.isfinite(e.prior_sum).all()  # NaN in the features, or in the prototypes
+    """The memory: Eqs. (3) and (4). A batch with a non-finite feature or posterior leaves it, and `health` notes it."""
+    bad = (e.bad_rows > 0) | ~torch.isfinite(e.prior_sum).all()  # NaN in features or prototypes
     keep = bad if skip is None else bad | (skip != 0)
     mu.copy_(torch.where(keep, mu, update_prototypes(mu, e.sums, e.counts, gamma_mu)))
     pi.copy_(torch.where(keep, pi, update_prior(pi, e.prior_sum / e.rows, gamma_pi, floor)))

@@ -7,6 +7,7 @@ command line), `check` looks at the values of a section however it was made. No 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import types
 from collections.abc import Callable, Sequence
@@ -58,6 +59,18 @@ def type_name(kind: Any, info: dataclasses.Field[Any] | None = None) -> str:
     if origin is tuple:
         return {int: "whole numbers", float: "numbers", str: "texts"}[get_args(kind)[0]] + " separated by commas"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]
+
+
+def spelled_out(made: Any, section: Any) -> inspect.Signature:
+    """The arguments of a class whose last one is **values of a section, as help() shows them: those of the section, one
+    by one, in its place."""
+    *given, _ = inspect.signature(made).parameters.values()
+    first = [p for p in given if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    own = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in dataclasses.fields(section)
+    ]
+    return inspect.Signature([*first, *own, *given[len(first) :]])
 
 
 # --- reading a value -----------------------------------------------------------------------------

@@ -13,10 +13,8 @@ Shapes: B images in a target batch, C classes, D feature width.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -25,9 +23,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fastget import reference
+from fastget.common.fields import spelled_out
 from fastget.common.ranks import world_size
 from fastget.methods.backend import choose_backend
-from fastget.methods.get.checks import check_count, check_features, check_labels, check_source_means, check_weight
+from fastget.methods.get.checks import check_count, check_features, check_labels, check_matrix, not_finite
 from fastget.methods.get.prior import COUNT_FLOOR, PriorRule, agreeing_votes, nearest, start_of
 from fastget.methods.get.start import Pass, split_totals
 from fastget.methods.settings import Get
@@ -116,9 +115,11 @@ class GeT(nn.Module):
         Chunks may come as lists in one call, or in several calls before the first step: the result is the same.
         Under torch.distributed each rank gives its share of the target, and all the same source_means.
         """
-        weight = check_weight(classifier_weight, (self.num_classes, self.feature_dim))
+        weight = check_matrix("classifier_weight", classifier_weight, (self.num_classes, self.feature_dim))
         if source_means is not None:
-            check_source_means(source_means, (self.num_classes, self.feature_dim))
+            check_matrix("source_means", source_means, (self.num_classes, self.feature_dim))
+            if bad := not_finite(source_means):
+                raise ValueError(f"source_means are not finite in classes {bad}: give zeros to a class without images")
         elif self.config.needs_source_means:
             raise ValueError(
                 "prior_start='agreement' and prior='trusted' need the source's class means: pass source_means=(C, D), "
@@ -139,7 +140,7 @@ class GeT(nn.Module):
             self.health.copy_(torch.tensor([0, -1]))  # a new start
         self._start = start
 
-        totals = self._all_reduce(start.totals())
+        totals = self._all_reduce(start.total.clone())  # in place: more chunks may come
         sums, counts, rows, norm_sum = split_totals(totals, self.num_classes, self.feature_dim)
         if not rows > 0:
             raise ValueError("initialise() needs at least one target feature, got none")
@@ -182,7 +183,7 @@ class GeT(nn.Module):
         self._check_started()
         self._check_step(features, classifier_weight, labels)
         ops, prior, config = self._ops(features), self.prior, self.config
-        with _wide(features):
+        with torch.autocast(features.device.type, enabled=False):  # GeT widens half types itself
             e: reference.Expectation = ops.expectation(
                 features, self.mu, classifier_weight, self.mu_f, prior.log_pi, self.tau,
                 estimate=nearest if config.prior_estimate == "nearest" else reference.likelihood,
@@ -207,7 +208,7 @@ class GeT(nn.Module):
         self._check_features(features, finite=self._look(features))
         self._check_started()
         ops = self._ops(features)
-        with _wide(features):
+        with torch.autocast(features.device.type, enabled=False):
             return reference.first_argmax(ops.posterior(features, self.mu, self.prior.log_pi, self.tau))
 
     @torch.no_grad()
@@ -223,7 +224,7 @@ class GeT(nn.Module):
             self._check_features(features, finite=False)
             raise ValueError(f"update() got {len(features)} features, the forward call had {len(e.features)}")
         floor = COUNT_FLOOR if self.config.prior_estimate == "nearest" else reference.PRIOR_FLOOR
-        with _wide(features):
+        with torch.autocast(features.device.type, enabled=False):
             self._ops(features).update_memory_(
                 self.mu, self.pi, self.health, e, self.gamma_mu, self.gamma_pi, floor=floor, skip=skip,
                 prior=self.prior, rule=self.rule, trust=self.trust,
@@ -280,7 +281,7 @@ class GeT(nn.Module):
     def _check_step(self, features: Tensor, weight: Tensor, labels: Tensor | None) -> None:
         look = self._look(features)
         self._check_features(features, finite=look)
-        check_weight(weight, (self.num_classes, self.feature_dim))
+        check_matrix("classifier_weight", weight, (self.num_classes, self.feature_dim))
         if labels is not None:
             check_labels("labels", labels, len(features), self.num_classes, in_range=look)
         elif self.config.prototype_labels == "head":
@@ -313,20 +314,4 @@ class GeT(nn.Module):
         return f"{self.num_classes}, {self.feature_dim}, {values}"
 
 
-def _wide(features: Tensor) -> AbstractContextManager[Any]:
-    """GeT widens half types itself: no autocast inside."""
-    kind = features.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
-
-
-def _signature() -> inspect.Signature:
-    """GeT's arguments as help() shows them: those of Get, one by one, in place of **values."""
-    given = list(inspect.signature(GeT).parameters.values())
-    own = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-        for field in dataclasses.fields(Get)
-    ]
-    return inspect.Signature([*given[:3], *own, *given[3:-1]])
-
-
-GeT.__signature__ = _signature()  # type: ignore[attr-defined]  # read by inspect and help()
+GeT.__signature__ = spelled_out(GeT, Get)  # type: ignore[attr-defined]  # read by inspect and help()

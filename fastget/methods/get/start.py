@@ -15,22 +15,16 @@ class Pass:
 
     def __init__(self, num_classes: int, feature_dim: int, keep: bool) -> None:
         self.num_classes, self.feature_dim, self.keep = num_classes, feature_dim, keep
-        self.total: Tensor | None = None
+        self.total = torch.zeros(num_classes * (feature_dim + 1) + 2, dtype=torch.float64)
         self.chunks: list[Tensor] = []
 
     def add(self, features: Tensor, predictions: Tensor) -> None:
         sums, counts = reference.class_sums(features.double(), predictions, self.num_classes)
         norms = torch.linalg.vector_norm(features.double(), dim=1)
         part = torch.cat([sums.flatten(), counts, counts.new_tensor([len(features)]), norms.sum()[None]])
-        self.total = part if self.total is None else self.total + part
+        self.total = self.total.to(part.device) + part
         if self.keep:
             self.chunks.append(features)
-
-    def totals(self) -> Tensor:
-        """A copy, since the all-reduce works in place."""
-        if self.total is None:
-            return torch.zeros(self.num_classes * (self.feature_dim + 1) + 2, dtype=torch.float64)
-        return self.total.clone()
 
 
 def split_totals(total: Tensor, C: int, D: int) -> Sequence[Tensor]:
