@@ -23,7 +23,7 @@ examples:
   fastget compare --data folder --root DATA --source photo --target sketch --methods get,mcc --bases plain,cdan
 
 what it writes, in --out:
-  results.csv   a row a job: method, base, recipe, setting, source, target, seed, figures, status, reason
+  results.csv   a row a job: method, base, recipe, setting, source, target, seed, figures, verdict, status, reason
   table.md      per setting: mean and std over seeds, per task and over tasks; the best and those within one std of it
   plot.png      the same at a glance
   results/DATA/SETTING/METHOD.json   the same as data: figures, seeds, commit, machine (fastget results --help)

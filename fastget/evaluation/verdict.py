@@ -73,14 +73,21 @@ def of_coverage(
     words = f"The final predictions cover {covered:.1f} of {len(predicted):,} classes in effect"
     if before is not None:
         words += f" ({before:.1f} at the end of the warm-up)"
-    words += ": adaptation has drawn them together" if narrowed else ": they are drawn together on a few"
-    known = (
-        "" if partial else " If the target is known to lack classes, say so: data.setting=pda, or get.partial=yes "
-        "for a target without labels. If not"
-    )  # fmt: skip
-    look = f"{known}, {LOOK}." if known else f" {LOOK[0].upper()}{LOOK[1:]}."
+    if narrow:
+        words += (
+            ". If the target is known to lack classes, say so: data.setting=pda, or get.partial=yes for a target "
+            "without labels. If not, they have collapsed"
+        )
+    else:
+        words += ", drawn together by adaptation"
     numbers = {"classes_in_effect": covered, "classes": float(len(predicted))}
-    return [Finding(COLLAPSE, f"{words}.{look}", numbers | ({} if before is None else {"at_end_of_warm_up": before}))]
+    return [
+        Finding(
+            COLLAPSE,
+            f"{words}: check a sample by eye before you use them.",
+            numbers | ({} if before is None else {"at_end_of_warm_up": before}),
+        )
+    ]
 
 
 def of_accuracy(

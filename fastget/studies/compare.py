@@ -34,6 +34,7 @@ from fastget.studies.results import (
     shown,
     state,
     values,
+    verdicts,
     words,
     write_lines,
 )
@@ -232,6 +233,15 @@ def write(what: Comparison, out: Path, outcomes: Sequence[Outcome]) -> list[Path
         results = Results(what, outcomes, metric)
         for setting in what.settings:
             lines += ["", f"## {setting}, {words(metric)}", "", *_table(results, setting)]
+    if wrong := verdicts(outcomes):
+        lines += [
+            "",
+            "## Verdicts",
+            "",
+            *wrong,
+            "",
+            "What each says of a run stands in its summary.json (docs/run.md).",
+        ]
     if why := not_run(outcomes):
         lines += ["", "## Not there, and why", "", *why]
     write_lines(out / "table.md", lines)

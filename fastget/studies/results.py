@@ -147,7 +147,7 @@ def write_csv(file: Path, outcomes: Sequence[Outcome]) -> None:
     free = list(dict.fromkeys(key for one in outcomes if one.summary and fields for key in one.summary.label_free))
     row = ["row"] if any(one.job.row for one in outcomes) else []
     head = [*fields, *row, "method", "base", "recipe", "setting", "source", "target", "seed", *METRICS, *free]
-    rows: list[list[Any]] = [[*head, "steps", "seconds", "status", "reason"]]
+    rows: list[list[Any]] = [[*head, "steps", "seconds", "verdict", "status", "reason"]]
     keys = ("method.name", "method.base", "method.recipe")
     for one in outcomes:
         job, found = one.job, one.summary
@@ -156,9 +156,28 @@ def write_csv(file: Path, outcomes: Sequence[Outcome]) -> None:
         rows.append(
             [*job.point.values(), *(title(job) for _ in row), *map(job.value, keys), job.setting,
              job.value("data.source"), job.value("data.target"), job.seed, *figures,
-             None if found is None else found.steps, one.seconds, one.status, one.reason]
+             None if found is None else found.steps, one.seconds, verdict(one), one.status, one.reason]
         )  # fmt: skip
     files.write_csv(file, rows)
+
+
+def verdicts(outcomes: Sequence[Outcome]) -> list[str]:
+    """A line for each kind of finding and row, and of how many of its runs it is said."""
+    runs: dict[str, int] = {}
+    wrong: dict[tuple[str, str], int] = {}
+    for one in outcomes:
+        if one.summary is not None:
+            who = f"{title(one.job)} in {one.job.setting}"
+            runs[who] = runs.get(who, 0) + 1
+            for name in verdict(one).split():
+                wrong[who, name] = wrong.get((who, name), 0) + 1
+    return [f"- {who}: {name.replace('_', ' ')} in {n} of {counted(runs[who], 'run')}"
+            for (who, name), n in wrong.items()]  # fmt: skip
+
+
+def verdict(one: Outcome) -> str:
+    """The names of what is known to be wrong with a run."""
+    return " ".join(finding["name"] for finding in one.summary.verdict) if one.summary is not None else ""
 
 
 def write_lines(file: Path, lines: Sequence[str]) -> None:

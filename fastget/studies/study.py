@@ -19,7 +19,7 @@ from fastget.common.lock import held
 from fastget.common.text import nearest
 from fastget.config import Config, every_section, fields_of, make_config, parse_settings
 from fastget.studies.jobs import Job, Outcome, Pool, find_slots
-from fastget.studies.results import METRICS, Metric, counted, metric_of, title, write_csv
+from fastget.studies.results import METRICS, Metric, counted, metric_of, title, verdict, write_csv
 
 KEPT = {"train.seeds": "--seeds", "train.out": "--out", "train.resume": "nothing: a study always goes on"}
 
@@ -134,8 +134,10 @@ def _shown(study: Study, pool: Pool, console: Console) -> None:
 
 def _figures(one: Outcome) -> str:
     assert one.summary is not None
+    wrong = verdict(one).replace("_", " ")
     known = [(metric, one.summary[metric]) for metric in METRICS if one.summary[metric] is not None]
-    return ", ".join(f"{metric.replace('_', ' ')} {100 * value:.1f} %" for metric, value in known) or "no target labels"
+    words = ", ".join(f"{metric.replace('_', ' ')} {100 * value:.1f} %" for metric, value in known)
+    return (words or "no target labels") + (f"; verdict: {wrong}" if wrong else "")
 
 
 def name(job: Job) -> str:

@@ -9,7 +9,7 @@ import yaml
 
 from fastget import __version__
 from fastget.common.text import and_more
-from fastget.runs.sinks.display import with_std
+from fastget.runs.sinks.display import verdict_lines, with_std
 from fastget.runs.summary import FIGURES
 from fastget.studies.report.page import facts, summary_of, title_of
 from fastget.studies.report.read import Group, Run, protocol_of
@@ -25,8 +25,8 @@ def model_card(group: Group, *, name: str | None = None, license: str = "unknown
         raise ValueError(f"{run.folder} has not ended, so that there are no figures for a card: go on by --resume auto")
     name = name or f"{run.value('data.name')}-{run.title.replace(' ', '-')}"
     head = yaml.safe_dump(metadata(run, summary, name, license), sort_keys=False, allow_unicode=True)
-    parts = [f"---\n{head}---\n", f"# {name}\n", _introduction(group, summary), _results(run, summary)]
-    parts += [_use(run), _training(run), _limits(run, summary)]
+    parts = [f"---\n{head}---\n", f"# {name}\n", _introduction(group, summary)]
+    parts += [_verdict(run, summary), _results(run, summary), _use(run), _training(run), _limits(run, summary)]
     return "\n".join(part for part in parts if part)
 
 
@@ -66,6 +66,14 @@ def _introduction(group: Group, summary: Mapping[str, Any]) -> str:
         f"**{run.value('data.target')}** ({images.get('target', 0):,} images{labels}) by `{run.title}` "
         f"with fastget {__version__}.{many}\n"
     )
+
+
+def _verdict(run: Run, summary: Mapping[str, Any]) -> str:
+    """What is known to be wrong, and what of the classes is therefore not told; empty: nothing is."""
+    lines = [f"- {text}" for text in verdict_lines(summary)]
+    if run.untold_classes:
+        lines.append(f"- {_plain(run.untold_classes)}")
+    return "\n".join(["## Verdict", "", *lines]) + "\n" if lines else ""
 
 
 def _results(run: Run, summary: Mapping[str, Any]) -> str:

@@ -42,6 +42,7 @@ def per_class(run: Run) -> Figure:
     words = "Click a heading to sort."
     if run.labelled and any(row["before"] is not None for row in rows):
         words += " The tick on a bar is the accuracy before adaptation, on the run's sample of the target."
+    words = f"{run.untold_classes} {words}" if run.untold_classes else words
     return Figure("classes", title, "classes", words, {"rows": rows, "absent": absent, "labelled": run.labelled})
 
 
@@ -55,12 +56,14 @@ def _accuracy_before(run: Run) -> dict[int, float]:
 
 
 def _estimate(run: Run, c: int) -> dict[str, Any]:
-    """What the run says of a class's share: its classes.csv, else the last shares that the method gave."""
+    """What the run says of a class's share: its classes.csv, else the last shares that the method gave, unless they
+    are not to be told."""
     if run.estimates:
         row = run.estimates[c]
         shares = {key: _percent(_number(row.get(key))) for key in ("share", "low", "high", "true_share")}
         return shares | {"absent": row.get("probably_absent") == "true"}
-    last = next(iter(run.labels[-1]["shares"].values()), None) if run.labels else None
+    told = run.labels and not run.untold_classes
+    last = next(iter(run.labels[-1]["shares"].values()), None) if told else None
     true = None if run.true_shares is None else run.true_shares[c]
     return {"share": None if last is None else _percent(last[c]), "true_share": _percent(true)}
 
@@ -118,6 +121,11 @@ def prior(run: Run) -> Figure:
     steps, shares = [line["step"] for line in lines], np.array([line["shares"][tag] for line in lines])
     data: dict[str, Any] = {"classes": run.classes, "steps": steps, "shares": _percents(shares)}
     words = "Drag the slider to go through the evaluations."
+    if run.summary is not None and (told := run.summary.agreement) is not None:
+        words = (
+            f"Two labellers agree on {100 * told['agreement']:.1f} % of the target (kappa {told['kappa']:.2f}): trust "
+            f"{told['trust']:.2f}, from 0, none, to 1, in full. {words}"
+        )
     if run.true_shares is not None:
         off = np.abs(shares - run.true_shares).sum(1) / 2
         data |= {"true": _percents(run.true_shares), "distance": _percents(off)}

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from fastget import __version__
 from fastget.common.files import write_atomically
 from fastget.common.text import and_more
-from fastget.runs.sinks.display import percent, with_std
+from fastget.runs.sinks.display import percent, verdict_lines, with_std
 from fastget.runs.summary import FIGURES, SeedSummary, over_seeds
 from fastget.studies.report import curves, detail
 from fastget.studies.report.embedding import Projection, embedding
@@ -24,6 +24,7 @@ from fastget.studies.report.read import Group, Run, protocol_of
 from fastget.studies.report.thumbnails import images
 
 SECTIONS = {"overview": "Overview", "training": "Training", "closer": "A closer look", "cost": "Cost", "setup": "Setup"}
+SAID = 20  # findings that the page names one by one
 DETAILED = 6  # groups that are looked at more closely, by their first run: a page of all would be too large
 
 
@@ -77,6 +78,7 @@ def render(report: Report) -> str:
         title=title_of(groups),
         subtitle=_subtitle(groups),
         sections=list(SECTIONS.items()),
+        verdict=_verdict(groups),
         notes=_notes(report),
         cards=_cards(groups[0]) if len(groups) == 1 else [],
         table=_table(groups) if len(groups) > 1 else None,
@@ -127,6 +129,16 @@ def _subtitle(groups: Sequence[Group]) -> str:
     length = f"{steps[0]:,} steps" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,} steps"
     count = f"{len(runs)} runs" if len(runs) > 1 else f"seed {runs[0].seed}"
     return f"{names} on {data} · {count} · {length}"
+
+
+def _verdict(groups: Sequence[Group]) -> list[str]:
+    """What is known to be wrong with the runs, a paragraph each."""
+    found = []
+    for group in groups:
+        summary = summary_of(group)
+        named = f"{group.name}: " if len(groups) > 1 else ""
+        found += [f"{named}{text}" for text in (verdict_lines(summary) if summary else [])]
+    return found if len(found) <= SAID else [*found[:SAID], f"and {len(found) - SAID} more: summary.json of each run"]
 
 
 def _notes(report: Report) -> list[str]:

@@ -112,6 +112,16 @@ class Run:
             rows = list(csv.DictReader(stream))
         return rows if len(rows) == len(self.classes) else []
 
+    @property
+    def untold_classes(self) -> str:
+        """What is not told of the classes that the target has, and why, in words; empty: all is told."""
+        found = (self.summary.classes if self.summary is not None else None) or {}
+        if found.get("untold"):
+            return f"Which classes {self.value('data.target')} has is not told: {found['untold']}."
+        if "probably_absent" in found and found["probably_absent"] is None:
+            return "Which classes are absent cannot be known: the predictions have collapsed."
+        return ""
+
     def environment(self) -> dict[str, Any]:
         """Versions, device and commit."""
         file = self.folder / "environment.json"
