@@ -12,6 +12,7 @@ import yaml
 from fastget import bases, methods
 from fastget.common import fields
 from fastget.config.combinations import title_of, why_not
+from fastget.config.old import as_now
 from fastget.config.sections import DataConfig, MethodConfig, NetworkConfig, OptimConfig, TrainConfig
 
 FIXED: dict[str, type[Any]] = {
@@ -133,14 +134,15 @@ def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
 
 def changed(stored: Mapping[str, Mapping[str, Any]], config: Config) -> list[str]:
     """In words, the fields in which a stored configuration leads elsewhere than this one. A field that was not there
-    when it was stored says what it was."""
+    when it was stored says what it was. ValueError if it is an older version's, and this one cannot do what it did."""
     words = []
     mine = config.to_dict()
+    then = as_now({f"{section}.{name}": value for section, part in stored.items() for name, value in part.items()})
     for key, info, _ in walk(config):
         section, name = key.split(".")
         here = mine[section][name]
         was = info.metadata["was"]
-        there = stored.get(section, {}).get(name, _plain(was))
+        there = then.get(key, _plain(was))
         unused = here is None and was is not None  # what features have had already
         if not info.metadata["free"] and here != there and not unused:
             words.append(f"{key} ({there!r} there, {here!r} here)")

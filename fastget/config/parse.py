@@ -16,9 +16,11 @@ from fastget import bases, methods
 from fastget.common.fields import Mismatch, check_range, convert, type_name, types_of
 from fastget.common.text import nearest
 from fastget.config.config import FIXED, Config, fields_of
+from fastget.config.old import as_now
 from fastget.config.presets import PRESETS, of_preset
 from fastget.config.sections import DataConfig, MethodConfig, TrainConfig
 from fastget.config.yaml_file import read_yaml
+from fastget.methods.gone import why_gone
 
 # a run's own file holds those of its backbone, which are wrong for another
 OF_THE_BACKBONE = frozenset(f"data.{name}" for name in ("resize", "crop", "interpolation", "mean", "std"))
@@ -46,13 +48,18 @@ def without_preset(config: Config) -> Config:
 
 def _layered(stored: dict[str, Any], settings: dict[str, Any], where: str, recipe: str | None) -> Config:
     """`stored`: the values of a file, which is named `where`."""
-    stored = {**_as_it_was(stored), **stored}
     if recipe is not None:
         settings["method.recipe"] = recipe
     module = settings.get("method.module", stored.get("method.module"))
     if module:
         settings["method.module"] = methods.import_module(str(module))
     method = settings.get("method.name", stored.get("method.name", MethodConfig.name))
+    if _is_a_runs(stored, "get", methods.settings_of("get")):
+        try:
+            stored = as_now(stored, method)
+        except ValueError as error:
+            raise ValueError(f"{where}{error}") from error
+    stored = {**_as_it_was(stored), **stored}
     before = stored.get("method.name", method)  # a file that names none goes with any
     asked = settings.get("method.recipe")
     if method != before or asked not in (None, stored.get("method.recipe", asked)):  # a run's own file, of other values
@@ -88,6 +95,8 @@ def _layered(stored: dict[str, Any], settings: dict[str, Any], where: str, recip
 
 def _preset(method: str, recipe: str) -> dict[str, Any]:
     """A recipe's values by section.field: the method's default ones, and those of the name on top."""
+    if method == "get" and (gone := why_gone("method.recipe", recipe)):
+        raise ValueError(gone)
     methods.check_recipe(method, recipe)
     values: dict[str, Any] = methods.settings_of(method).set_by(method, "default", recipe)
     return values
@@ -105,15 +114,20 @@ def _without_other_preset(stored: dict[str, Any], asked: Any) -> dict[str, Any]:
 
 
 def _as_it_was(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """What an older run's file cannot say: fields that came after it, whose default is not what it did. A section of a
-    run's file is known by its having most of the others: of what has come since it lacks some, a person's names few."""
+    """What an older run's file cannot say: fields that came after it, whose default is not what it did."""
     values: dict[str, Any] = {}
     for name, section in every_section().items():
         later = {f"{name}.{info.name}": info for info in fields_of(section).values() if _changes(info)}
-        others = {f"{name}.{key}" for key in fields_of(section)} - later.keys()
-        if later and len(others & stored.keys()) >= 2 / 3 * len(others):
+        if later and _is_a_runs(stored, name, section):
             values |= {key: info.metadata["was"] for key, info in later.items() if key not in stored}
     return values
+
+
+def _is_a_runs(stored: Mapping[str, Any], name: str, section: type[Any]) -> bool:
+    """A section of a run's file is known by its having most of the fields: of what has come since it lacks some, a
+    person's names few."""
+    first = {f"{name}.{info.name}" for info in fields_of(section).values() if not _changes(info)}
+    return len(first & stored.keys()) >= 2 / 3 * len(first)
 
 
 def _changes(info: dataclasses.Field[Any]) -> bool:
@@ -177,6 +191,8 @@ def _parse(key: str, value: Any) -> Any:
     sections = every_section()
     section, _, name = key.partition(".")
     if section not in sections or name not in types_of(sections[section]):
+        if gone := why_gone(key):
+            raise ValueError(gone)
         known = [f"{part}.{info}" for part, cls in sections.items() for info in fields_of(cls)]
         bare = {full.split(".")[1]: full for full in reversed(known)}  # of two sections the first is meant
         hint = f" (did you mean {bare[key]!r}?)" if key in bare else nearest(key, known)
@@ -185,7 +201,8 @@ def _parse(key: str, value: Any) -> Any:
     try:
         found = convert(kind, value, info)
     except Mismatch as error:
-        raise ValueError(f"{key} must be {type_name(kind, info)}, got {value!r}{error}") from error
+        gone = why_gone(key, value)
+        raise ValueError(gone or f"{key} must be {type_name(kind, info)}, got {value!r}{error}") from error
     if found is not None:
         check_range(key, info, found)
     return found

@@ -82,6 +82,7 @@ class Get(Settings):
         "agreement",
         "start of the prior: 1/C (the paper), or the classes of the images on which two labellers agree, the target's "
         "prototypes and the source's class means, (3')",
+        was="uniform",
     )
     prior_estimate: Literal["likelihood", "nearest"] = opt(
         "nearest",
@@ -91,6 +92,7 @@ class Get(Settings):
         "trusted",
         "use of the prior: as it is (the paper), or as far as the two labellers agree, and only where it says that "
         "classes are missing, (12), (13)",
+        was="plain",
     )
     partial: Literal["auto", "yes", "no"] = opt(
         "auto", "prior=trusted: the target is known to lack classes; auto: with data.setting=pda"
