@@ -33,7 +33,7 @@ def as_now(
         used.append("get.prior_estimate=posterior")
     if used and (method or stored.get("method.name", "get")) == "get":
         raise ValueError(
-            f"this run of an earlier fastget used {', '.join(used)}. That is gone: {RULE}. The run cannot be resumed or "
+            f"this run of an earlier fastget used {', '.join(used)}. That is gone: {RULE}. It cannot be resumed or "
             "repeated: start anew without the `get` section of its config.yaml. Its checkpoints stay of use: "
             "fastget predict, eval and export read them"
         )

@@ -29,6 +29,7 @@ from fastget.methods.backend import choose_backend
 from fastget.methods.get.checks import check_count, check_features, check_labels, check_matrix, not_finite
 from fastget.methods.get.prior import COUNT_FLOOR, PriorRule, agreeing_votes, nearest, start_of
 from fastget.methods.get.start import Pass, split_totals
+from fastget.methods.gone import refuse_gone
 from fastget.methods.settings import Get
 
 RECIPES = Get.presets  # GeT's own arguments by the names of its recipes
@@ -77,6 +78,7 @@ class GeT(nn.Module):
         check_count("feature_dim", feature_dim, 1)
         if isinstance(values.get("partial"), bool):
             values["partial"] = "yes" if values["partial"] else "no"
+        refuse_gone("get", values)
         config = dataclasses.replace(config or Get(), **values)
         choose_backend(config.backend, torch.device("cpu"))  # a missing backend is refused now, not in the step
 
