@@ -30,7 +30,7 @@ from benchmarks.results import interleaved, one_thread, script
 from fastget import methods
 from fastget.common.ranks import joined
 from fastget.config import make_config
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.methods.base import Seen, Task
 from fastget.studies.bench import Row
 from fastget.training.engine import Engine

@@ -37,7 +37,7 @@ from fastget.common.precision import cpu_has_bfloat16
 from fastget.common.preprocessing import MEAN, STD
 from fastget.common.ranks import Ranks
 from fastget.config import Config, make_config
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.loading.stream import Stream
 from fastget.networks.preprocessing import filled
 from fastget.studies.bench import Row

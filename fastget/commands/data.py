@@ -21,7 +21,7 @@ from fastget.config import make_config
 from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.decode import MAX_PIXELS, Problem
-from fastget.data.find import read_domains
+from fastget.data.domains import read_domains
 from fastget.data.lists import ImageList, together
 from fastget.data.notes import count_notes
 from fastget.data.packed.read import Cache, Encoding, cache_folder

@@ -20,7 +20,7 @@ from fastget.common.progress import progress_bar
 from fastget.common.text import and_more, escaped
 from fastget.config import DataConfig, make_config, parse_pairs
 from fastget.data.features import Origin
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.data.lists import ImageList
 from fastget.data.places import as_found, path_fields
 from fastget.data.walk import unused_notes

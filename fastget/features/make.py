@@ -39,7 +39,7 @@ from fastget.data.features import (
     together,
     write_shard,
 )
-from fastget.data.find import read_domains, sound_lists
+from fastget.data.domains import read_domains, sound_lists
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import find_packed
 from fastget.data.walk import unused_notes

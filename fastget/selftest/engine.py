@@ -17,7 +17,7 @@ import torch
 
 from fastget.common.precision import choose_precision
 from fastget.config import make_config
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.runs.checkpoint import load_checkpoint, save_checkpoint
 from fastget.selftest.table import Check, Machine, Row, cannot, passed_if
 from fastget.training.engine import Engine

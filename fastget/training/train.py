@@ -21,7 +21,7 @@ from fastget.common.signals import stopping
 from fastget.common.text import and_more, escaped
 from fastget.config import Config, make_config
 from fastget.config.combinations import title_of
-from fastget.data.find import Domains, load_domains
+from fastget.data.domains import Domains, load_domains
 from fastget.data.notes import batch_notes
 from fastget.data.places import with_start
 from fastget.evaluation.classes import Classes

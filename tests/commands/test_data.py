@@ -13,7 +13,7 @@ from PIL import Image
 
 from fastget.commands import data as data_cli
 from fastget.data.datasets import DATA_SETS
-from fastget.data.find import read_domains
+from fastget.data.domains import read_domains
 from fastget.data.packed.read import Cache, Encoding, cache_folder, find_packed
 from tests.pictures import write_damage, write_domains
 

@@ -21,7 +21,7 @@ from fastget.common.preprocessing import MEAN, STD
 from fastget.common.text import and_more
 from fastget.config import DataConfig
 from fastget.data.digits import digits_root
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.data.lists import ImageList
 from fastget.serving.predictor import Predictor, load_predictor
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fastget.common.ranks import Ranks, Vote
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.networks.preprocessing import filled
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.selftest.engine import steps

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fastget.config import PRESETS, DataConfig, make_config
 from fastget.data.datasets import DATA_SETS
-from fastget.data.find import find_domains, load_domains
+from fastget.data.domains import find_domains, load_domains
 from fastget.data.layout import present, read_domain
 from tests.pictures import pixels
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fastget.config import DataConfig
 from fastget.data.check.files import check_lists
-from fastget.data.find import load_domains, read_domains
+from fastget.data.domains import load_domains, read_domains
 from fastget.data.folders import domains_from_folders
 from fastget.data.formats import FORMATS, SUFFIXES, sniff
 from fastget.data.lists import UNLABELLED

@@ -21,7 +21,7 @@ from fastget.common.files import path_keys
 from fastget.common.preprocessing import Preprocessing
 from fastget.config import DataConfig
 from fastget.data.decode import read_image
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.data.folders import domains_from_folders
 from fastget.data.lists import ImageList
 from fastget.data.packed import write as pack_module

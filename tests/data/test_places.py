@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastget.config import DataConfig
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.data.places import as_found, with_start
 from tests.pictures import write_domains
 

@@ -12,7 +12,7 @@ import pytest
 from fastget.commands import data as data_cli
 from fastget.config import DataConfig, make_config
 from fastget.data import protocols
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.data.lists import ImageList
 from tests.pictures import write_ssda
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fastget.config import DataConfig
-from fastget.data.find import load_domains, read_domains
+from fastget.data.domains import load_domains, read_domains
 from fastget.data.walk import unused_notes, walk
 from tests.pictures import pixels, write_domains
 

@@ -12,7 +12,7 @@ import fastget
 from fastget import methods
 from fastget.commands.main import main
 from fastget.data.features import Store
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.features.make import make_features
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.serving.predictor import load_predictor

@@ -17,7 +17,7 @@ from fastget.common.choices import Edges
 from fastget.common.preprocessing import MEAN, STD, Preprocessing
 from fastget.config import Config, DataConfig, make_config
 from fastget.data.decode import read_image
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.data.folders import domains_from_folders
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import Cache, Encoding, Packed

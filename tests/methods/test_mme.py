@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fastget.config import make_config
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.methods.base import Seen, Task
 from fastget.methods.mme import MME
 from fastget.methods.settings import MME as Settings

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from fastget.commands.main import main
 from fastget.config import DataConfig
 from fastget.data.digits import digits_root
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.loading.loader import normalise, read_image
 from fastget.runs.checkpoint import BadCheckpoint
 from fastget.runs.old import FORMAT

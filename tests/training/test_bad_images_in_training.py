@@ -9,7 +9,7 @@ import torch
 from fastget.commands.main import main
 from fastget.config import make_config
 from fastget.data.digits import digits_root
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.evaluation.score import Evaluation
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.training.engine import Engine

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastget import bases, methods
 from fastget.common.precision import choose_precision, cpu_has_bfloat16
 from fastget.config import Config, OptimConfig
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.methods.atdoc_na import AtdocNA
 from fastget.methods.base import Seen
 from fastget.methods.get.method import GetMethod

@@ -19,7 +19,7 @@ from fastget import bases, methods
 from fastget.bases.base import Step
 from fastget.common import shown
 from fastget.common.ranks import Ranks
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.methods.base import Task
 from fastget.methods.get.method import GetMethod
 from fastget.networks.network import build_network

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fastget.common.errors import Interrupted
 from fastget.common.ranks import Ranks
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.loading.sampling import fixed_draw
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.studies.report.curves import convergence

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fastget.config import make_config
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.methods import method_of
 from fastget.networks.network import Network
 from fastget.training.engine import Engine

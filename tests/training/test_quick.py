@@ -14,7 +14,7 @@ from rich.console import Console
 import fastget
 from fastget.commands.main import main
 from fastget.config import make_config, presets
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.networks.preprocessing import filled
 from fastget.training.engine import Engine
 from fastget.training.full import about, operations

@@ -16,7 +16,7 @@ from fastget import reference
 from fastget.common.device import choose_device
 from fastget.common.errors import RunFailed
 from fastget.common.preprocessing import STD
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.methods.get.module import GeT, Output
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.runs.summary import SeedSummary, over_seeds

@@ -14,7 +14,7 @@ import torch
 from fastget.commands.eval import evaluate_domain
 from fastget.common.ranks import Ranks
 from fastget.config import Config, make_config
-from fastget.data.find import load_domains
+from fastget.data.domains import load_domains
 from fastget.evaluation.score import Evaluation
 from fastget.methods.get.module import GeT
 from fastget.networks.preprocessing import filled

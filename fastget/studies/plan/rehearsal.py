@@ -18,7 +18,7 @@ import torch
 
 from fastget.config import Config
 from fastget.data.features import Origin
-from fastget.data.find import Domains
+from fastget.data.domains import Domains
 from fastget.data.lists import ImageList
 from fastget.training.cost import LEARNED, LOOKED_AT, Meter
 from fastget.training.engine import Engine

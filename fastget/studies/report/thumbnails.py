@@ -11,7 +11,7 @@ from typing import Any
 
 from fastget.config import make_config
 from fastget.data.decode import BadImage, read_image
-from fastget.data.find import find_domains
+from fastget.data.domains import find_domains
 from fastget.studies.report.detail import UNFINISHED
 from fastget.studies.report.figure import Figure
 from fastget.studies.report.read import Row, Run
