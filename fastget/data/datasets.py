@@ -1,6 +1,6 @@
 """The data sets that fastget knows by name: how they lie on disk, who publishes them, and what to count.
 
-Nothing is downloaded. A root that is almost right gets advice: `layout.py` looks at it.
+Nothing is downloaded. A root that is almost right gets advice: `published.py` looks at it.
 """
 
 from __future__ import annotations

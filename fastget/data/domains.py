@@ -21,7 +21,7 @@ from fastget.data.decode import Problem
 from fastget.data.digits import digits_root
 from fastget.data.features import Origin, Store
 from fastget.data.folders import domains_from_folders, folders_in, what_is
-from fastget.data.layout import present, published_shots, read_domain, validation_file
+from fastget.data.published import present, published_shots, read_domain, validation_file
 from fastget.data.lists import ImageList, domains_from_lists, read_list
 from fastget.data.notes import count_notes, lacking_notes, limit_notes, same_notes, ssda_notes
 from fastget.data.packed.read import Packed, find_packed

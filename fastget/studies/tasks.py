@@ -10,7 +10,7 @@ from fastget.config import DataConfig
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.features import Store
 from fastget.data.folders import folders_in
-from fastget.data.layout import present
+from fastget.data.published import present
 
 Task = tuple[str, str]  # source, target
 

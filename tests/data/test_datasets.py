@@ -10,7 +10,7 @@ from PIL import Image
 from fastget.config import PRESETS, DataConfig, make_config
 from fastget.data.datasets import DATA_SETS
 from fastget.data.domains import find_domains, load_domains
-from fastget.data.layout import present, read_domain
+from fastget.data.published import present, read_domain
 from tests.pictures import pixels
 
 
