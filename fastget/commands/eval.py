@@ -22,7 +22,7 @@ from fastget.config import DataConfig, make_config, parse_pairs
 from fastget.data.features import Origin
 from fastget.data.domains import load_domains
 from fastget.data.lists import ImageList
-from fastget.data.places import as_found, path_fields
+from fastget.data.relative_paths import as_found, path_fields
 from fastget.data.walk import unused_notes
 
 if TYPE_CHECKING:

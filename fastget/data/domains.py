@@ -25,7 +25,7 @@ from fastget.data.published import present, published_shots, read_domain, valida
 from fastget.data.lists import ImageList, domains_from_lists, read_list
 from fastget.data.notes import count_notes, lacking_notes, limit_notes, same_notes, ssda_notes
 from fastget.data.packed.read import Packed, find_packed
-from fastget.data.places import as_found
+from fastget.data.relative_paths import as_found
 from fastget.data.walk import Unused, unreadable, unused_notes
 
 

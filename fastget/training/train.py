@@ -23,7 +23,7 @@ from fastget.config import Config, make_config
 from fastget.config.combinations import title_of
 from fastget.data.domains import Domains, load_domains
 from fastget.data.notes import batch_notes
-from fastget.data.places import with_start
+from fastget.data.relative_paths import with_start
 from fastget.evaluation.classes import Classes
 from fastget.evaluation.score import Evaluation
 from fastget.evaluation.verdict import Finding, as_dicts

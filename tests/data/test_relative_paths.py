@@ -8,7 +8,7 @@ import pytest
 
 from fastget.config import DataConfig
 from fastget.data.domains import load_domains
-from fastget.data.places import as_found, with_start
+from fastget.data.relative_paths import as_found, with_start
 from tests.pictures import write_domains
 
 
