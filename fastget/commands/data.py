@@ -26,7 +26,7 @@ from fastget.data.lists import ImageList, together
 from fastget.data.notes import count_notes
 from fastget.data.packed.read import Cache, Encoding, cache_folder
 from fastget.data.packed.write import Packing, estimate, pack, verify
-from fastget.data.sheet import contact_sheet
+from fastget.data.contact_sheet import contact_sheet
 from fastget.data.walk import unreadable, unused_notes
 from fastget.networks.preprocessing import filled
 
