@@ -234,14 +234,7 @@ def write(what: Comparison, out: Path, outcomes: Sequence[Outcome]) -> list[Path
         for setting in what.settings:
             lines += ["", f"## {setting}, {words(metric)}", "", *_table(results, setting)]
     if wrong := verdicts(outcomes):
-        lines += [
-            "",
-            "## Verdicts",
-            "",
-            *wrong,
-            "",
-            "What each says of a run stands in its summary.json (docs/run.md).",
-        ]
+        lines += ["", "## Verdicts", "", *wrong, "", "Each run's summary.json has the sentences and the numbers."]
     if why := not_run(outcomes):
         lines += ["", "## Not there, and why", "", *why]
     write_lines(out / "table.md", lines)

@@ -72,6 +72,8 @@ def test_its_summary_is_read() -> None:
         "classes": None,
         "backbone": {},
         "scored": None,
+        "verdict": [],
+        "agreement": None,
     }
     assert summary.to_dict() == content | added
 

@@ -49,7 +49,7 @@ def test_a_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert rows()[2] == {
         "method": "get", "base": "plain", "recipe": "default", "setting": "uda", "source": "fonts",
         "target": "handwritten", "seed": "0", "accuracy": "0.9", "mean_class_accuracy": "0.45", "steps": "6",
-        "seconds": "3.0", "status": "done", "reason": "",
+        "seconds": "3.0", "verdict": "", "status": "done", "reason": "",
     }  # fmt: skip
     table = Path("c/table.md").read_text()
     assert "## uda, accuracy\n\n| n = 2 | fonts → handwritten |" in table
