@@ -15,9 +15,9 @@ from fastget.methods.settings import Get
 from tests.documents.blocks import ROOT
 
 MEANINGS = {"tau": "temperature of the posteriors", "gamma_mu": "the prototypes' step", "gamma_Q": "the weight of y_M",
-            "gamma_pi": "the prior's step", "rebalance_gate": "sharper labels, not rebalanced, if it is skewed",
-            "prior_estimate": "the batch's shares of the classes", "prior_start": "where the prior starts",
-            "prior_cap": "rare classes alone are discounted", "prototype_labels": "which class moves"}  # fmt: skip
+            "gamma_pi": "the prior's step", "prior_start": "where the prior starts",
+            "prior_estimate": "the batch's shares of the classes", "prior": "how a step uses the prior",
+            "prototype_labels": "which class moves"}  # fmt: skip
 
 
 def data_sets() -> str:
