@@ -27,7 +27,7 @@ from fastget.common.errors import RunFailed
 from fastget.common.files import CHUNK, sizes_and_times
 from fastget.common.progress import Advance
 from fastget.common.text import escaped
-from fastget.data.check.remembered import FULL, QUICK, Remembered
+from fastget.data.check.cache import FULL, QUICK, Remembered
 from fastget.data.decode import MAX_PIXELS, Problem, look_at_ends
 from fastget.data.lists import ImageList
 
