@@ -19,7 +19,7 @@ from fastget.commands.predict import add_checkpoint, open_predictor
 from fastget.common.progress import progress_bar
 from fastget.common.text import and_more, escaped
 from fastget.config import DataConfig, make_config, parse_pairs
-from fastget.data.features import Origin
+from fastget.data.feature_store import Origin
 from fastget.data.domains import load_domains
 from fastget.data.lists import ImageList
 from fastget.data.relative_paths import as_found, path_fields

@@ -14,7 +14,7 @@ from fastget.common.progress import Advance, progress_bar
 from fastget.common.signals import stopping
 from fastget.common.text import escaped
 from fastget.config import make_config, parse_pairs
-from fastget.data.features import Store
+from fastget.data.feature_store import Store
 
 HELP = "features of every image, made once by a backbone, to adapt on in seconds; also: import, show"
 OPTIONS = {  # as in `fastget train`: option -> (field, help)

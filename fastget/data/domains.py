@@ -19,7 +19,7 @@ from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.decode import Problem
 from fastget.data.digits import digits_root
-from fastget.data.features import Origin, Store
+from fastget.data.feature_store import Origin, Store
 from fastget.data.folders import domains_from_folders, folders_in, what_is
 from fastget.data.published import present, published_shots, read_domain, validation_file
 from fastget.data.lists import ImageList, domains_from_lists, read_list

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fastget.common.archive import START, other_content
-from fastget.data.features import INDEX, FeatureType, Origin, Rows, Store, shard_name, write_shard
+from fastget.data.feature_store import INDEX, FeatureType, Origin, Rows, Store, shard_name, write_shard
 from fastget.data.lists import UNLABELLED
 from fastget.features.make import SHARD
 

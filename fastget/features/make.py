@@ -27,7 +27,7 @@ from fastget.common.progress import Advance
 from fastget.common.ranks import Ranks, joined
 from fastget.common.text import and_more
 from fastget.config import Config
-from fastget.data.features import (
+from fastget.data.feature_store import (
     INDEX,
     Entry,
     FeatureType,

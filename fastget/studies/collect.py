@@ -9,7 +9,7 @@ from typing import Any
 
 from fastget.config.combinations import title_of
 from fastget.config.yaml_file import read_yaml
-from fastget.data.features import Store
+from fastget.data.feature_store import Store
 from fastget.runs.summary import SeedSummary, read_summary
 from fastget.studies.record import Record, Row, Run, build, read_all
 from fastget.studies.results import Metric, metric_of

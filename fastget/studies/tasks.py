@@ -8,7 +8,7 @@ from pathlib import Path
 from fastget.common.text import and_more, nearest
 from fastget.config import DataConfig
 from fastget.data.datasets import DATA_SETS, NAMES
-from fastget.data.features import Store
+from fastget.data.feature_store import Store
 from fastget.data.folders import folders_in
 from fastget.data.published import present
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import fastget
-from fastget.data.features import Store
+from fastget.data.feature_store import Store
 from fastget.features.imported import import_features
 from tests.support import TINY
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastget.data.features import Store
+from fastget.data.feature_store import Store
 from fastget.features.imported import import_features
 from tests.features.support import CLASSES, torch_file
 

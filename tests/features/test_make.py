@@ -11,7 +11,7 @@ import torch
 
 import fastget
 from fastget.common.errors import RunFailed
-from fastget.data.features import INDEX, Store, write_shard
+from fastget.data.feature_store import INDEX, Store, write_shard
 from fastget.data.domains import load_domains
 from fastget.features import make
 from fastget.features.make import make_features

@@ -11,7 +11,7 @@ import torch
 import fastget
 from fastget import methods
 from fastget.commands.main import main
-from fastget.data.features import Store
+from fastget.data.feature_store import Store
 from fastget.data.domains import load_domains
 from fastget.features.make import make_features
 from fastget.runs.checkpoint import load_checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fastget.commands.main import main
-from fastget.data.features import Origin, Store
+from fastget.data.feature_store import Origin, Store
 from fastget.runs.summary import SeedSummary
 from fastget.studies.collect import of_study
 from fastget.studies.leaderboard import END, filled, panels

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from fastget.config import Config
-from fastget.data.features import Origin
+from fastget.data.feature_store import Origin
 from fastget.data.domains import Domains
 from fastget.data.lists import ImageList
 from fastget.training.cost import LEARNED, LOOKED_AT, Meter
