@@ -22,6 +22,7 @@ test-cpus: .venv/installed-test  ## every numeric test, as on three lesser CPUs
 	@$(call as-on-other-cpus)
 
 test-slow: .venv/installed-test  ## the minutes-long checks alone
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[report]'
 	$(BIN)/python -m pytest -m "slow and not gpu"
 
 # seven minutes, nearly all in one thread; torch.compile's rows, which take that long to compile, are in bench-all

@@ -11,6 +11,7 @@ LINUX = 'platform_system == "Linux" and (platform_machine == "x86_64" or platfor
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
 TIMM = ["timm>=1.0.12"]  # whose models tell `head_hidden_size`
 SLURM = ["submitit>=1.5"]
+REPORT = ["umap-learn>=0.5.7"]  # a figure as in the paper; half a minute to compile, so that it is no requirement
 DOCS = ["mkdocs-material>=9.6"]  # `make docs`
 TEST = [
     *SLURM,
@@ -59,6 +60,7 @@ setup(
     extras_require={
         "docs": DOCS,
         "onnx": ONNX,
+        "report": REPORT,
         "slurm": SLURM,
         "timm": TIMM,
         "test": TEST,

@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--figures", type=Path, metavar="DIR", help="also draw every figure there, as PNG and as PDF")
     parser.add_argument(
         "--projection",
-        choices=["umap", "tsne", "pca"],
-        default="umap",
-        help="of the features (umap)",
+        choices=["auto", "umap", "tsne", "pca"],
+        default="auto",
+        help="of the features: UMAP where umap-learn is installed, else t-SNE (auto)",
     )
     parser.add_argument("--root", type=Path, help="folder that the images lie in; default: where the run found them")
     parser.add_argument(

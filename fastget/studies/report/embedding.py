@@ -1,10 +1,12 @@
-"""Target features in the plane, before and after adaptation: UMAP, as in the paper, or t-SNE, or PCA.
+"""Target features in the plane, before and after adaptation: UMAP as in the paper, by umap-learn where it is installed
+(`pip install fastget[report]`), t-SNE elsewhere, or PCA.
 
 Shapes: M images of the run's sample, D feature width.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
@@ -13,15 +15,22 @@ from numpy.typing import NDArray
 from fastget.studies.report.detail import OLDER
 from fastget.studies.report.figure import Figure
 from fastget.studies.report.read import Run
-from fastget.studies.report.umap import umap
 
-Projection = Literal["umap", "tsne", "pca"]
+Projection = Literal["auto", "umap", "tsne", "pca"]  # auto: UMAP where umap-learn is installed, else t-SNE
 NAMES: dict[Projection, str] = {"umap": "UMAP", "tsne": "t-SNE", "pca": "PCA"}
 POINTS = 1000
-FEW = 30  # images that t-SNE and UMAP are of no use for
+FEW = 30  # images that are too few for t-SNE and UMAP
 
 
-def embedding(run: Run, projection: Projection = "umap", points: int = POINTS) -> Figure:
+def chosen(projection: Projection) -> Projection:
+    """What `auto` stands for here. ValueError if umap-learn is asked for and missing."""
+    there = find_spec("umap") is not None
+    if projection == "umap" and not there:
+        raise ValueError("--projection umap needs umap-learn, which is not installed: pip install 'fastget[report]'")
+    return projection if projection != "auto" else "umap" if there else "tsne"
+
+
+def embedding(run: Run, projection: Projection = "auto", points: int = POINTS) -> Figure:
     """Both panels, with each point's label and prediction."""
     title = "Target features"
     samples = {which: run.sample(which) for which in ("before", "after")}
@@ -29,7 +38,7 @@ def embedding(run: Run, projection: Projection = "umap", points: int = POINTS) -
         return Figure("embedding", title, "scatter", why=f"the run {OLDER}" if run.classes else "the run has not ended")
     if not all(np.isfinite(sample["features"]).all() for sample in samples.values() if sample is not None):
         return Figure("embedding", title, "scatter", why="some features are not finite")
-    panels = []
+    panels, projection = [], chosen(projection)
     for which, sample in samples.items():
         if sample is None:
             continue
@@ -73,7 +82,9 @@ def project(features: NDArray[np.float32], projection: Projection) -> NDArray[np
 
 def _fitted(unit: NDArray[np.float32], projection: Projection) -> Any:
     if projection == "umap":
-        return umap(unit)
+        from umap import UMAP
+
+        return UMAP(n_neighbors=min(15, len(unit) - 1), min_dist=0.3, random_state=0, n_jobs=1).fit_transform(unit)
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 

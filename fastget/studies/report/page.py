@@ -39,7 +39,7 @@ class Report(NamedTuple):
 def make_report(
     groups: list[Group],
     *,
-    projection: Projection = "umap",  # of the features
+    projection: Projection = "auto",  # of the features
     root: Path | None = None,  # where the images are now
     detailed: int = DETAILED,
     working_on: Callable[[str], object] = lambda text: None,  # told what takes a while

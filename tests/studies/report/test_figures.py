@@ -115,7 +115,7 @@ def test_pseudo_labels(run: Run) -> None:
     assert [line["name"] for line in sure["series"]] == ["y_M"]  # of the network's none was sure
 
 
-@pytest.mark.parametrize("projection", ["pca", "tsne", "umap"])
+@pytest.mark.parametrize("projection", ["pca", "tsne", pytest.param("umap", marks=pytest.mark.slow)])
 def test_groups_of_features_stay_together(projection: Projection) -> None:
     rng = np.random.default_rng(0)
     middle = np.repeat(np.eye(4, 16), 20, axis=0)
@@ -143,8 +143,16 @@ def test_features_that_are_no_numbers(run: Run) -> None:
     assert embedding(run, "pca").why == "some features are not finite"
 
 
+@pytest.mark.slow  # umap-learn compiles for half a minute
 def test_the_figure_is_the_papers(run: Run) -> None:
     assert embedding(run).words.startswith("UMAP of the bottleneck's features, 60 target images")
+
+
+def test_without_umap_learn_it_is_t_sne_and_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastget.studies.report.embedding.find_spec", lambda name: None)
+    assert embedding(run).words.startswith("t-SNE of the bottleneck's features, 60 target images")
+    with pytest.raises(ValueError, match=r"needs umap-learn.*pip install 'fastget\[report\]'"):
+        embedding(run, "umap")
 
 
 def test_runs_of_an_older_version_are_told_why(tmp_path: Path) -> None:
