@@ -7,15 +7,12 @@ A step is six launches, each waiting for sums that the one before it made:
 3. objective.py   C: Q, labels, the rows' losses
 4. objective.py   the losses and metrics, added up
 5. backward.py    gradients to features, mu_g and mu_f
-6. memory.py      prototypes and prior
-
-In bfloat16, and only where sizes are large (configs.copied), copied.py stands in for logits.py with two launches, the
-first of which copies the prototypes to bfloat16: seven in all.
+6. memory.py      prototypes, prior, and what the next step takes of it
 
 Every sum has one owner that adds in a fixed order: no atomics, the same bits each time. Around a launch stand tile.py
 (device functions that several share), configs.py (block sizes), checks.py (what is refused), wrap.py (eager and
-compiled operators) and launch.py. equations/ holds the equations by themselves, made of the same device functions;
-audit/ finds what the kernels cost.
+compiled operators) and launch.py. equations/ holds what is an operator by itself: the posterior, the scatter update, the
+rebalancing, the votes. audit/ finds what the kernels cost.
 """
 
 if __name__ != "fastget.kernels":
@@ -24,33 +21,21 @@ if __name__ != "fastget.kernels":
         "write `from fastget import kernels` (a bare `kernels` is another project's name)"
     )
 
-from fastget.kernels.equations.cross_entropy import soft_cross_entropy
-from fastget.kernels.equations.labels import cap_prior, mixed_labels, rebalance_exponent, shrink_prior, structure_loss
-from fastget.kernels.equations.nearest import agreeing_votes, nearest_histogram
 from fastget.kernels.equations.posterior import posterior
-from fastget.kernels.equations.prototypes import class_sums, update_prior, update_prototypes
 from fastget.kernels.equations.rebalance import rebalance
-from fastget.kernels.expectation import Expectation, expectation
-from fastget.kernels.memory import update_memory_
-from fastget.kernels.objective import Objective, objective
+from fastget.kernels.equations.scatter import scatter_update
+from fastget.kernels.equations.votes import agreeing_votes
+from fastget.kernels.expectation import expectation
+from fastget.kernels.memory import renew_prior_, update_memory_
+from fastget.kernels.objective import objective
 
 __all__ = [
-    "Expectation",
-    "Objective",
     "agreeing_votes",
-    "cap_prior",
-    "class_sums",
     "expectation",
-    "mixed_labels",
-    "nearest_histogram",
     "objective",
     "posterior",
     "rebalance",
-    "rebalance_exponent",
-    "shrink_prior",
-    "soft_cross_entropy",
-    "structure_loss",
+    "renew_prior_",
+    "scatter_update",
     "update_memory_",
-    "update_prior",
-    "update_prototypes",
 ]

@@ -60,11 +60,11 @@ def write_features_gradient(
     total = tl.zeros((BLOCK_B, BLOCK_D), tl.float32)
     total_cos = tl.zeros((BLOCK_B,), tl.float32)
     if USE_G:
-        _, slopes, cos_rows, _, scale, mu = head_g
+        mu, slopes, cos_rows, _, scale = head_g
         total = add_features_gradient(total, slopes, scale, mu, rows, live, depth, deep, C, SAME, PRECISION, BLOCK_K)
         total_cos += tl.load(cos_rows + rows, mask=live, other=0.0) * scale
     if USE_F:
-        _, slopes, cos_rows, _, scale, mu = head_f
+        mu, slopes, cos_rows, _, scale = head_f
         total = add_features_gradient(total, slopes, scale, mu, rows, live, depth, deep, C, SAME, PRECISION, BLOCK_K)
         total_cos += tl.load(cos_rows + rows, mask=live, other=0.0) * scale
     if SAME:
@@ -78,7 +78,7 @@ def write_mu_gradient(
     PRECISION: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One tile of d_mu: (sum_b d[b,c] f_b / |f_b| - sum_b d[b,c] cos[b,c] mu_c / |mu_c|) / |mu_c|."""
-    mu, slopes, _, cos_columns, scale, _ = head
+    mu, slopes, _, cos_columns, scale = head
     blocks = tl.cdiv(D, BLOCK_D)
     classes = block // blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     depth = block % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -110,7 +110,6 @@ def backward_kernel(
     features, mu_g, mu_f,  # (B, D), (C, D), (C, D)
     slopes_g, slopes_f,  # (2, B, C): (P - y) / |mu_c|, (P - y) / |f_b|
     norm, norm_g, norm_f,  # (B,), (C,), (C,)
-    copies,  # (3, C, D): mu, mu_g, mu_f in the type of the slopes; None: there are none
     cos_rows,  # (2, B): sum_c (P - y) cos
     cos_columns,  # (2, C): sum_b (P - y) cos
     grad_loss, grad_g, grad_f,  # () incoming gradients; None: that loss has none
@@ -131,12 +130,8 @@ def backward_kernel(
     USE_F: tl.constexpr = grad_loss is not None or grad_f is not None
     SAME: tl.constexpr = not (USE_G and USE_F) or (grad_g is None and grad_f is None)
     f, g, h = (features, norm, stride_b, stride_d), (mu_g, norm_g, g_c, g_d), (mu_f, norm_f, f_c, f_d)
-    copy_g, copy_f = g, h
-    if copies is not None:
-        copy_g = (copies + tl.cast(C, tl.int64) * D, norm_g, D, 1)
-        copy_f = (copies + tl.cast(C, tl.int64) * D * 2, norm_f, D, 1)
-    head_g = (g, slopes_g, cos_rows, cos_columns, slope_scale(grad_loss, grad_g, tau, B), copy_g)
-    head_f = (h, slopes_f, cos_rows + B, cos_columns + C, slope_scale(grad_loss, grad_f, tau, B), copy_f)
+    head_g = (g, slopes_g, cos_rows, cos_columns, slope_scale(grad_loss, grad_g, tau, B))
+    head_f = (h, slopes_f, cos_rows + B, cos_columns + C, slope_scale(grad_loss, grad_f, tau, B))
     block = tl.program_id(0)
     features_blocks = 0 if d_features is None else tl.cdiv(B, BLOCK_B) * tl.cdiv(D, BLOCK_D)
     g_blocks = 0 if d_mu_g is None else tl.cdiv(C, BLOCK_C) * tl.cdiv(D, BLOCK_D)
@@ -168,7 +163,6 @@ class Head(NamedTuple):
 def launch_backward(
     features: Tensor,  # (B, D)
     norm: Tensor,  # (B,) of the features
-    copies: Tensor | None,  # (3, C, D) of mu, mu_g, mu_f, in bfloat16
     cos_rows: Tensor,  # (2, B)
     cos_columns: Tensor,  # (2, C)
     tau: float,
@@ -183,13 +177,13 @@ def launch_backward(
         torch.empty(x.shape, dtype=x.dtype, device=x.device) if want else None
         for x, want in zip((features, g.mu, f.mu), wanted, strict=True)
     )
-    config = configs.backward(B, C, D, configs.precision(features, g.mu, f.mu), copies is not None)
+    config = configs.backward(B, C, D, configs.precision(features, g.mu, f.mu))
     blocks = [triton.cdiv(B, config.BLOCK_B), *[triton.cdiv(C, config.BLOCK_C)] * 2]
     programs = sum(n for n, want in zip(blocks, wanted, strict=True) if want) * triton.cdiv(D, config.BLOCK_D)
     use_g, use_f = grad_loss is not None or g.grad is not None, grad_loss is not None or f.grad is not None
     of_g, of_f = (head[:3] if use else [None] * 3 for head, use in ((g, use_g), (f, use_f)))
     pairs = [x for pair in zip(of_g, of_f, strict=True) for x in pair]  # mu_g, mu_f, slopes_g, slopes_f, ...
-    inputs = (features, *pairs[:4], norm, *pairs[4:], copies, cos_rows, cos_columns, grad_loss, g.grad, f.grad)
+    inputs = (features, *pairs[:4], norm, *pairs[4:], cos_rows, cos_columns, grad_loss, g.grad, f.grad)
     outputs = (d_features, d_mu_g, d_mu_f)
     launch(
         backward_kernel, (programs,), *inputs, *outputs,

@@ -47,9 +47,10 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Width:
-    """One configuration of a kernel on (C, D) matrices."""
+class Memory:
+    """The configuration of kernels/memory.py: tiles of (C, D), and all of (C,) in one program."""
 
+    ALL_C: int
     BLOCK_C: int
     BLOCK_D: int
     num_warps: int
@@ -58,13 +59,12 @@ class Width:
 # --- what a choice depends on beside the shape --------------------------------------------------
 
 LARGE = 163_840  # bytes of shared memory that a block may use on a card of large tiles: sm_80, sm_90, sm_100
-Config = Tile | Rows | Width
+Config = Tile | Rows | Memory
 Table = Mapping[tuple[str, int, int, int, str], Config]  # (kernel, B, C, D, precision) -> what a card does best with
 C_ = TypeVar("C_", bound=Config)
 
 _forced: list[str] = []  # a precision, set by forced_precision()
 _rooms: list[bool] = []  # whether tiles may be large, set by forced_room()
-_copying: list[bool] = []  # whether prototypes are copied, set by forced_copies()
 _tables: list[Table] = []  # the table in use, set by use_table()
 _turns = [0]  # how often another one was
 
@@ -90,7 +90,7 @@ def precision(*tensors: Tensor) -> str:
 
 def mode() -> tuple[object, ...]:
     """All that a configuration depends on beside shapes, types and the device."""
-    return (torch.get_float32_matmul_precision(), *_forced, *_rooms, *_copying, *_turns)
+    return (torch.get_float32_matmul_precision(), *_forced, *_rooms, *_turns)
 
 
 def slope_precision(*tensors: Tensor) -> str:
@@ -133,23 +133,6 @@ def forced_room(value: bool) -> Iterator[None]:
         _rooms.pop()
 
 
-def copied(B: int, C: int, D: int, precision: str) -> bool:
-    """Whether a step copies its prototypes to bfloat16 first (kernels/copied.py): a launch more, and larger tiles."""
-    if precision != "bf16" or C % 8 or D % 16 or not large():  # rows of 16 bytes, which the large tiles count on
-        return False
-    return _copying[-1] if _copying else B >= 1024 and C >= 512 and D >= 512
-
-
-@contextmanager
-def forced_copies(value: bool) -> Iterator[None]:
-    """Copy prototypes at any size, or at none."""
-    _copying.append(value)
-    try:
-        yield
-    finally:
-        _copying.pop()
-
-
 def use_table(table: Table | None) -> None:
     """Take configurations from `table` where it has the shape; None: by the rules below alone."""
     if _tables != ([] if table is None else [table]):
@@ -179,16 +162,14 @@ def _tuned(kernel: str, shape: tuple[int, int, int], precision: str, otherwise: 
 # --- the kernels of a step ----------------------------------------------------------------------
 
 
-def logits(B: int, C: int, D: int, precision: str, copies: bool = False) -> Tile:
-    """kernels/logits.py, or copied.py. Small batches take small tiles, so that more programs share the prototypes."""
+def logits(B: int, C: int, D: int, precision: str) -> Tile:
+    """kernels/logits.py. Small batches take small tiles, so that more programs share the prototypes."""
 
     def tile(BLOCK_B: int, BLOCK_C: int, BLOCK_D: int, num_warps: int, num_stages: int = 2) -> Tile:
         return Tile(BLOCK_B=BLOCK_B, BLOCK_C=BLOCK_C, BLOCK_D=BLOCK_D, PRECISION=precision, num_warps=num_warps,
                     num_stages=num_stages)  # fmt: skip
 
-    if copies:
-        rule = tile(128, 64, 32, 8, 4)
-    elif precision == "ieee":
+    if precision == "ieee":
         rule = tile(32, 32, 16, 8) if B > 512 else tile(16, 64, 16, 8) if C > 1024 else tile(16, 32, 16, 4)
     elif precision != "bf16" or not large():
         rule = tile(32, 64, 32, 8) if B > 512 else tile(16, 64, 32, 8) if C > 1024 else tile(16, 32, 32, 4)
@@ -198,12 +179,7 @@ def logits(B: int, C: int, D: int, precision: str, copies: bool = False) -> Tile
         rule = tile(64, 32, 64, 4, 4) if D > 512 else tile(32, 32, 64, 4, 4)
     else:
         rule = tile(16, 32, 64, 4, 4)
-    return _tuned("logits", (B, C, D), precision, rule) if copies == copied(B, C, D, precision) else rule
-
-
-def copying() -> Width:
-    """copied.py's first launch: vectors, and of the width, at a time."""
-    return Width(BLOCK_C=8, BLOCK_D=512, num_warps=8)
+    return _tuned("logits", (B, C, D), precision, rule)
 
 
 def columns(B: int, C: int) -> Rows:
@@ -212,9 +188,9 @@ def columns(B: int, C: int) -> Rows:
         BLOCK_B=64, BLOCK_C=64, num_warps=8)  # fmt: skip
 
 
-def prototypes() -> Width:
-    """Kernels that map a (C, D) matrix tile by tile."""
-    return Width(BLOCK_C=32, BLOCK_D=128, num_warps=8)
+def memory(C: int) -> Memory:
+    """kernels/memory.py. Whoever has all of the prior holds it at once, without a loop."""
+    return Memory(ALL_C=max(64, 1 << (C - 1).bit_length()), BLOCK_C=32, BLOCK_D=128, num_warps=8 if C <= 4096 else 16)
 
 
 def class_sums(B: int, C: int, D: int, dtype: torch.dtype) -> Tile:
@@ -226,16 +202,14 @@ def class_sums(B: int, C: int, D: int, dtype: torch.dtype) -> Tile:
     return Tile(BLOCK_B=BLOCK_B, BLOCK_C=BLOCK_C, BLOCK_D=BLOCK_D, PRECISION="ieee", num_warps=8, num_stages=num_stages)
 
 
-def backward(B: int, C: int, D: int, precision: str, copies: bool = False) -> Gradient:
+def backward(B: int, C: int, D: int, precision: str) -> Gradient:
     """kernels/backward.py: tiles of (B, D) and of (C, D), each summed over the third axis."""
 
     def tile(B: int, C: int, D: int, K: int, num_warps: int = 8, num_stages: int = 2) -> Gradient:
         return Gradient(BLOCK_B=B, BLOCK_C=C, BLOCK_D=D, BLOCK_K=K, PRECISION=precision, num_warps=num_warps,
                         num_stages=num_stages)  # fmt: skip
 
-    if copies:
-        rule = tile(256, 256, 128, 32, 8, 3)
-    elif precision == "ieee":
+    if precision == "ieee":
         rule = tile(32, 32, 64, 16)
     elif precision != "bf16" or not large():
         rule = tile(64, 64, 64, 32) if B > 512 else tile(32, 32, 64, 32)
@@ -243,7 +217,7 @@ def backward(B: int, C: int, D: int, precision: str, copies: bool = False) -> Gr
         rule = tile(128, 128, 128, 32, 8, 3)
     else:
         rule = tile(32, 32, 64, 64, 4, 4)
-    return _tuned("backward", (B, C, D), precision, rule) if copies == copied(B, C, D, precision) else rule
+    return _tuned("backward", (B, C, D), precision, rule)
 
 
 def objective(B: int, C: int) -> Rows:
@@ -260,11 +234,6 @@ def totals(B: int, C: int) -> Rows:
     if B > 512 and C > 512:
         return Rows(BLOCK_B=64, BLOCK_C=512, num_warps=16)
     return Rows(BLOCK_B=64 if B > 64 else 32, BLOCK_C=64 if C <= 64 else 256, num_warps=8)
-
-
-def prior_block(C: int) -> int:
-    """Classes at a time where one program walks over the whole prior."""
-    return 64 if C <= 64 else 1024
 
 
 # --- the equations by themselves ----------------------------------------------------------------

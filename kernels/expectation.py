@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from collections.abc import Callable
+from typing import Optional
 
 import torch
 from torch import Tensor
 
 from fastget.kernels.checks import check_labels, check_like, check_pair, check_tau
-from fastget.kernels.copied import launch_copied_logits, takes_copies
-from fastget.kernels.logits import Scales, launch_logits, scales_of
-from fastget.kernels.prior import AS_IT_IS, FADING, SHRUNK, cap_form
-from fastget.kernels.statistics import launch_statistics, statistics_size, statistics_views
+from fastget.kernels.logits import Scales, launch_logits
+from fastget.kernels.statistics import launch_statistics
 from fastget.kernels.wrap import Operator
+from fastget.reference import Expectation, likelihood, views
 
-ESTIMATES = ("likelihood", "posterior", "nearest")
-
-
-class Expectation(NamedTuple):
-    """What the E-step hands on. Everything from `colsum_g` to `sums` is a view of `statistics`,
-    the sums over this rank's rows that many ranks add up in one all-reduce before `objective`."""
-
-    features: Tensor  # (B, D), as given
-    mu_g: Tensor  # (C, D), as given
-    mu_f: Tensor  # (C, D), as given
-    tau: float
-    S_g: Tensor  # (B, C) logits: log prior + cos / tau under mu_g; constants: objective() makes the gradient
-    S_f: Tensor  # (B, C) the same under mu_f
-    y_M: Tensor  # (B,) int64
-    statistics: Tensor  # flat
-    colsum_g: Tensor  # (C,) of P_g
-    colsum_f: Tensor  # (C,) of P_f
-    prior_sum: Tensor  # (C,) rows * P_bar of Eq. (3)
-    rows: Tensor  # () how many rows
-    bad_rows: Tensor  # () how many of them hold a non-finite feature
-    counts: Tensor | None  # (C,) of the classes in `labels`; None where none were given
-    sums: Tensor | None  # (C, D) of their features
-    exponent: Tensor  # () of the column sums in Q: Eq. (6)'s 1/2, or by (6')
-    scales: Scales  # log prior and norms, for the backward pass; the reference has none
+ESTIMATES = ("likelihood", "nearest")  # the functions of Eqs. (3) and (3*), by name
 
 
 def run_expectation(
@@ -45,46 +22,35 @@ def run_expectation(
     mu: Tensor,
     mu_g: Tensor,
     mu_f: Tensor,
-    pi: Tensor,
+    log_pi: Tensor,
     tau: float,
     estimate: str,
-    form: int,
-    use_y_M: bool,
     labels: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    if takes_copies(features, mu, mu_g, mu_f):
-        logits = launch_copied_logits(features, pi, tau, mu, mu_g, mu_f, estimate, form)
-    else:
-        logits = launch_logits(features, pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate, form=form)
-    y_M, statistics = launch_statistics(features, logits, estimate, use_y_M, labels)
-    log_prior, norm, norm_g, norm_f, copies = logits.scales
-    assert logits.S_g is not None
-    assert logits.S_f is not None
-    assert norm_g is not None
-    assert norm_f is not None
-    assert logits.exponent is not None
-    if copies is None:
-        copies = torch.empty(0, dtype=torch.bfloat16, device=features.device)
-    return logits.S_g, logits.S_f, y_M, statistics, logits.exponent, log_prior, norm, norm_g, norm_f, copies
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    made = launch_logits(features, log_pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate)
+    assert made.S_g is not None
+    assert made.S_f is not None
+    assert made.norm_g is not None
+    assert made.norm_f is not None
+    y_M, statistics = launch_statistics(features, made, log_pi, estimate, labels)
+    return made.S_g, made.S_f, y_M, statistics, made.norm, made.norm_g, made.norm_f
 
 
 def _fake(
-    features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, pi: Tensor, tau: float, estimate: str, form: int,
-    use_y_M: bool, labels: Tensor | None,
+    features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, log_pi: Tensor, tau: float, estimate: str,
+    labels: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     (B, D), C = features.shape, mu.shape[0]
-    size = statistics_size(C, D, use_y_M or labels is not None)
-    S_g, S_f, *rest = (
-        features.new_empty(shape, dtype=torch.float32)
-        for shape in ((B, C), (B, C), (size,), (), (C,), (B,), (C,), (C,))
-    )
-    shape = (3, C, D) if takes_copies(features, mu, mu_g, mu_f) else (0,)
-    copies = features.new_empty(shape, dtype=torch.bfloat16)
-    return (S_g, S_f, features.new_empty((B,), dtype=torch.int64), *rest, copies)
+    shapes = ((B, C), (B, C), (4 * C + 2 + C * D,), (B,), (C,), (C,))
+    S_g, S_f, *rest = (features.new_empty(shape, dtype=torch.float32) for shape in shapes)
+    return (S_g, S_f, features.new_empty((B,), dtype=torch.int64), *rest)
+
+
+_expectation = Operator("expectation", run_expectation, _fake)
 
 
 def check_expectation(
-    features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, pi: Tensor, tau: float, prior_estimate: str,
+    features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, log_pi: Tensor, tau: float, estimate: str,
     labels: Tensor | None,
 ) -> None:  # fmt: skip
     """ValueError if the E-step cannot take these."""
@@ -92,49 +58,33 @@ def check_expectation(
     C, device = mu.shape[0], features.device
     check_like("mu_g", mu_g, tuple(mu.shape), device)
     check_like("mu_f", mu_f, tuple(mu.shape), device)
-    check_like("pi", pi, (C,), device)
+    check_like("log_pi", log_pi, (C,), device)
     check_tau(tau)
-    if prior_estimate not in ESTIMATES:
-        raise ValueError(f"prior_estimate must be 'likelihood', 'posterior' or 'nearest', got {prior_estimate!r}")
+    if estimate not in ESTIMATES:
+        raise ValueError(
+            "estimate must be reference.likelihood or fastget.methods.get.prior.nearest, got a function named "
+            f"{estimate!r}: the kernels know no other; use backend='reference'"
+        )
     if labels is not None:
         check_labels("labels", labels, features.shape[0], device)
 
 
-def form_of(prior_shrinkage: bool, prior_cap: bool, prior_gate: bool, rebalance_gate: bool) -> int:
-    """What stands for pi, and whether Eq. (6') for (6): by kernels.prior."""
-    prior = SHRUNK.value if prior_shrinkage else cap_form(prior_gate) if prior_cap else AS_IT_IS.value
-    return int(prior | (FADING.value if rebalance_gate else 0))
-
-
-_expectation = Operator("expectation", run_expectation, _fake)
-
-
 def expectation(
-    features: Tensor,  # (B, D)
-    mu: Tensor,  # (C, D)
-    mu_g: Tensor,  # (C, D)
-    mu_f: Tensor,  # (C, D)
-    pi: Tensor,  # (C,)
-    tau: float,
-    *,
-    prior_estimate: str = "likelihood",  # "likelihood", "posterior" or "nearest"
-    prior_shrinkage: bool = False,  # (2*)
-    prior_cap: bool = False,  # (2')
-    prior_gate: bool = False,  # (2"), with prior_cap
-    rebalance_gate: bool = False,  # (6')
-    use_y_M: bool = False,  # class sums by y_M
-    labels: Tensor | None = None,  # (B,) int64: class sums by these (4*); neither: no class sums
-) -> Expectation:
-    """reference.expectation(features, mu, mu_g, mu_f, pi, tau, ...), in two launches.
+    features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, log_pi: Tensor, tau: float, *,
+    estimate: Callable[[Tensor, Tensor, float], Tensor] = likelihood,  # each image's share in P_bar, Eq. (3)
+    labels: Tensor | None = None,  # class sums by these; None: by y_M, as Eq. (4) has it
+) -> Expectation:  # fmt: skip
+    """reference.expectation(features, mu, mu_g, mu_f, log_pi, tau, ...), in two launches.
 
-    E: the posteriors under mu, mu_g and mu_f from one read of the features, y_M, and the sums over the batch.
     The logits are constants here: the gradient is that of `objective`.
     """
-    check_expectation(features, mu, mu_g, mu_f, pi, tau, prior_estimate, labels)
-    form = form_of(prior_shrinkage, prior_cap, prior_gate, rebalance_gate)
-    S_g, S_f, y_M, statistics, exponent, *scales = _expectation(
-        features.detach(), mu.detach(), mu_g.detach(), mu_f.detach(), pi.detach().contiguous(), tau,
-        prior_estimate, form, use_y_M, labels,
+    name = getattr(estimate, "__name__", repr(estimate))
+    check_expectation(features, mu, mu_g, mu_f, log_pi, tau, name, labels)
+    log_pi = log_pi.detach().contiguous()
+    S_g, S_f, y_M, statistics, norm, norm_g, norm_f = _expectation(
+        features.detach(), mu.detach(), mu_g.detach(), mu_f.detach(), log_pi, tau, name, labels
+    )
+    return Expectation(
+        features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views(statistics, mu.shape[0]),
+        scales=Scales(log_pi, norm, norm_g, norm_f),
     )  # fmt: skip
-    views = statistics_views(statistics, mu.shape[0])
-    return Expectation(features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views, exponent, scales_of(scales))

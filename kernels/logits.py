@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import triton
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.prior import AS_IT_IS, FADING, PRIOR_FORMS, faded, log_prior_tile
 from fastget.kernels.tile import (
     PART_ESTIMATE,
     PART_F,
@@ -55,18 +53,16 @@ def store_best_part(parts, PART: tl.constexpr, scores, rows, live, classes, held
     tl.store(at_best, best.to(tl.float32), mask=live)
 
 
-@triton.jit(do_not_specialize=["B", "T", "form"])
+@triton.jit(do_not_specialize=["B", "T"])
 def logits_kernel(
     features,  # (B, D)
     mu, mu_g, mu_f,  # (C, D) each; None: that head is left out
-    prior,  # (C,): pi, its log with IS_LOG; None: no prior
+    log_prior,  # (C,); None: none
     S_g, S_f,  # (B, C) out
-    log_prior,  # (C,) out
     norm, norm_g, norm_f,  # (B,), (C,), (C,) out: of features, mu_g, mu_f
-    exponent,  # () out: of the column sums, Eq. (6) or (6'); None: nobody asks
     parts,  # (PARTS, 2, T, B) out
-    B, C, D, T, stride_b, stride_d, mu_c, mu_d, g_c, g_d, f_c, f_d, inv_tau, form,
-    ESTIMATE: tl.constexpr, IS_LOG: tl.constexpr, PRECISION: tl.constexpr,
+    B, C, D, T, stride_b, stride_d, mu_c, mu_d, g_c, g_d, f_c, f_d, inv_tau,
+    ESTIMATE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """S[b,c] = log_prior[c] + f_b . mu_c / (|f_b| |mu_c| tau), a zero vector having cosine 0.
@@ -104,18 +100,12 @@ def logits_kernel(
         if mu_f is not None:
             dots_f, square_f = add_products(dots_f, square_f, f, mu_f, classes, held, k, deep, f_c, f_d, PRECISION)
 
-    log_pi = log_prior_tile(prior, classes, held, C, form & PRIOR_FORMS, IS_LOG, BLOCK_C)
+    log_pi = tl.zeros((BLOCK_C,), tl.float32)
+    if log_prior is not None:
+        log_pi = tl.load(log_prior + classes, mask=held, other=0.0).to(tl.float32)
     length = tl.sqrt(square) + poison
     if t == 0:
         tl.store(norm + rows, length, mask=live)
-    if block == 0:
-        tl.store(log_prior + classes, log_pi, mask=held)
-    if exponent is not None:  # noqa: SIM102 (known when it is compiled, and the other when it runs)
-        if tl.program_id(0) == 0:
-            power = tl.full((), 0.5, tl.float32)
-            if (form & FADING) != 0:
-                power = faded(prior, C, BLOCK_C)
-            tl.store(exponent, power)
     length = at_least_eps(length)[:, None]
     at = rows[:, None].to(tl.int64) * C + classes[None, :]
     inside = live[:, None] & held[None, :]
@@ -144,13 +134,12 @@ def logits_kernel(
 
 
 class Scales(NamedTuple):
-    """What turns a logit back into a cosine, and a cosine's slope into a vector's; None where a head was left out."""
+    """What turns a logit back into a cosine, and a cosine's slope into a vector's."""
 
-    log_prior: Tensor  # (C,)
+    log_pi: Tensor  # (C,)
     norm: Tensor  # (B,) of the features; NaN in a row with a non-finite one
-    norm_g: Tensor | None  # (C,) of mu_g
-    norm_f: Tensor | None  # (C,) of mu_f
-    copies: Tensor | None = None  # (3, C, D) of mu, mu_g, mu_f in bfloat16: kernels/copied.py
+    norm_g: Tensor  # (C,) of mu_g
+    norm_f: Tensor  # (C,) of mu_f
 
 
 class Logits(NamedTuple):
@@ -158,16 +147,10 @@ class Logits(NamedTuple):
 
     S_g: Tensor | None  # (B, C)
     S_f: Tensor | None  # (B, C)
-    scales: Scales
+    norm: Tensor  # (B,) of the features
+    norm_g: Tensor | None  # (C,) of mu_g
+    norm_f: Tensor | None  # (C,) of mu_f
     parts: Tensor  # (PARTS, 2, T, B)
-    exponent: Tensor | None  # () of the column sums: Eq. (6)'s 1/2, or by (6')
-
-
-def scales_of(tensors: Sequence[Tensor]) -> Scales:
-    """What an operator returned, which knows no None: a last tensor without an element."""
-    *scales, copies = tensors
-    log_prior, norm, norm_g, norm_f = scales
-    return Scales(log_prior, norm, norm_g, norm_f, copies if copies.numel() else None)
 
 
 def strides(x: Tensor | None) -> tuple[int, ...]:
@@ -177,15 +160,13 @@ def strides(x: Tensor | None) -> tuple[int, ...]:
 
 def launch_logits(
     features: Tensor,  # (B, D)
-    prior: Tensor | None,  # (C,): pi, or its log; None: no prior
+    log_prior: Tensor | None,  # (C,); None: none
     tau: float,
     *,
     mu: Tensor | None = None,  # (C, D) each; None: that head is left out
     mu_g: Tensor | None = None,
     mu_f: Tensor | None = None,
-    estimate: str = "posterior",  # of Eq. (3): which partials it needs beside those of the heads
-    is_log: bool = False,  # whether `prior` is a log prior
-    form: int = AS_IT_IS.value,  # what stands for a pi, and whether Eq. (6') for (6): by kernels.prior
+    estimate: str = "none",  # "likelihood" or "nearest": the partials that Eq. (3) or (3*) needs
 ) -> Logits:
     """S_g, S_f = [log_prior + cosine(features, m) / tau for m in (mu_g, mu_f)], and what softmax and argmax need."""
     heads = [m for m in (mu, mu_g, mu_f) if m is not None]
@@ -195,16 +176,11 @@ def launch_logits(
 
     S_g, norm_g = (None, None) if mu_g is None else (empty(features, B, C), empty(features, C))
     S_f, norm_f = (None, None) if mu_f is None else (empty(features, B, C), empty(features, C))
-    log_prior, norm = empty(features, C), empty(features, B)
-    exponent = None if mu_g is None or mu_f is None else empty(features)
-    parts = empty(features, PARTS - (estimate == "posterior"), 2, tiles, B)
+    norm, parts = empty(features, B), empty(features, PARTS - (estimate == "none"), 2, tiles, B)
+    given, made = (features, mu, mu_g, mu_f, log_prior), (S_g, S_f, norm, norm_g, norm_f, parts)
     launch(
-        logits_kernel,
-        (tiles * triton.cdiv(B, config.BLOCK_B),),
-        features, mu, mu_g, mu_f, prior, S_g, S_f, log_prior, norm, norm_g, norm_f, exponent, parts,
-        B, C, D, tiles, *strides(features), *strides(mu), *strides(mu_g), *strides(mu_f), 1.0 / tau, form,
-        reads=(features, mu, mu_g, mu_f, prior),
-        writes=(S_g, S_f, log_prior, norm, norm_g, norm_f, exponent, parts),
-        ESTIMATE=estimate, IS_LOG=is_log, **vars(config),
+        logits_kernel, (tiles * triton.cdiv(B, config.BLOCK_B),), *given, *made,
+        B, C, D, tiles, *strides(features), *strides(mu), *strides(mu_g), *strides(mu_f), 1.0 / tau,
+        reads=given, writes=made, ESTIMATE=estimate, **vars(config),
     )  # fmt: skip
-    return Logits(S_g, S_f, Scales(log_prior, norm, norm_g, norm_f), parts, exponent)
+    return Logits(S_g, S_f, norm, norm_g, norm_f, parts)

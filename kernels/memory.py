@@ -1,4 +1,7 @@
-"""The memory update: prototypes by Eq. (4), prior by Eq. (3), refused after a non-finite feature. One launch."""
+"""The memory: prototypes by Eq. (4), the prior by Eq. (3), and what the next step takes of it. One launch.
+
+`renew_prior_` makes the latter alone, where pi was set or loaded: the same device function, the same bits.
+"""
 
 from __future__ import annotations
 
@@ -11,58 +14,44 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.checks import check_device, check_float, check_like
-from fastget.kernels.expectation import Expectation
 from fastget.kernels.launch import launch
 from fastget.kernels.wrap import Operator
-
-PRIOR_FLOOR = 1e-8  # the least entry of pi, so that its log is finite
-
-
-@triton.jit
-def nonfinite(values, C, BLOCK_C: tl.constexpr):
-    """How many of (C,) values are NaN or infinite."""
-    count = tl.zeros((BLOCK_C,), tl.int32)
-    for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        x = tl.load(values + classes, mask=classes < C, other=0.0)
-        count += (tl.abs(x) < float("inf")).to(tl.int32)
-    return tl.cdiv(C, BLOCK_C) * BLOCK_C - tl.sum(count, 0)
+from fastget.reference import PRIOR_FLOOR, Expectation, Prior, Rule, paper_prior
 
 
 @triton.jit
-def moved_prototypes(
-    mu, sums, counts, block, gamma_mu, C, D, mu_c, mu_d, sums_c, sums_d, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """Eq. (4) on one tile of mu: the old values, the new, where they lie in it, and which are moved."""
-    blocks = tl.cdiv(D, BLOCK_D)
-    classes = block // blocks * BLOCK_C + tl.arange(0, BLOCK_C)
-    depth = block % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
-    held = classes < C
-    inside = held[:, None] & (depth < D)[None, :]
-    wide_classes, wide_depth = classes[:, None].to(tl.int64), depth[None, :].to(tl.int64)
-    count = tl.load(counts + classes, mask=held, other=0.0).to(tl.float32)[:, None]
-    total = tl.load(sums + wide_classes * sums_c + wide_depth * sums_d, mask=inside, other=0.0).to(tl.float32)
-    old = tl.load(mu + wide_classes * mu_c + wide_depth * mu_d, mask=inside, other=0.0).to(tl.float32)
-    new = (1.0 - gamma_mu) * old + gamma_mu * (total / tl.maximum(count, 1.0))
-    return old, new, wide_classes, wide_depth, inside, count > 0
-
-
-@triton.jit
-def move_prior(pi, P_bar, out, share, gamma_pi, floor, C, BLOCK_C: tl.constexpr):
-    """Eq. (3), P_bar times `share`: the whole prior in one program."""
-    total = tl.zeros((BLOCK_C,), tl.float32)
-    for c0 in range(0, C, BLOCK_C):
-        c = c0 + tl.arange(0, BLOCK_C)
-        old = tl.load(pi + c, mask=c < C, other=0.0).to(tl.float32)
-        new = tl.load(P_bar + c, mask=c < C, other=0.0).to(tl.float32) * share
-        total += (1.0 - gamma_pi) * old + gamma_pi * new
-    norm = tl.sum(total, 0)
-    for c0 in range(0, C, BLOCK_C):
-        c = c0 + tl.arange(0, BLOCK_C)
-        old = tl.load(pi + c, mask=c < C, other=0.0).to(tl.float32)
-        new = tl.load(P_bar + c, mask=c < C, other=0.0).to(tl.float32) * share
-        mixed = ((1.0 - gamma_pi) * old + gamma_pi * new) / norm
-        tl.store(out + c, tl.where(mixed < floor, floor, mixed), mask=c < C)  # a NaN stays one
+def write_prior(
+    pi, offs_c, mask_c,  # all of pi, in registers
+    trust,  # (); None: 1
+    log_pi, exponent, power,  # out: (C,), (), ()
+    C, wide, narrow, reach, share_floor, sharpening,
+    TRUSTED: tl.constexpr, PARTIAL: tl.constexpr,
+):  # fmt: skip
+    """What the next step takes of pi: Eqs. (12), (13), (2') and (6'), or what the paper takes. A NaN stays one."""
+    l = tl.full((), 0.0, tl.float32)  # noqa: E741  (the equations' name)
+    share = pi
+    if TRUSTED:
+        t = tl.full((), 1.0, tl.float32)
+        if trust is not None:
+            t = tl.load(trust)
+        p = tl.where(mask_c, t * pi + (1.0 - t) / C, 0.0)  # (12)
+        exact = p.to(tl.float64)  # l magnifies the last digits of these sums
+        short = tl.sum(tl.where(p == 0.0, 0.0, exact * tl.log(C * p)), 0)  # sum p log C p
+        short -= (tl.sum(exact, 0) - 1.0) * tl.log(C * 1.0)  # log C - H(p): a floored pi sums to more than 1
+        l = (wide - tl.exp(-short.to(tl.float32))) / (wide - narrow)  # (13)
+        l = tl.where(l < 0.0, 0.0, tl.where(l > 1.0, 1.0, l))  # noqa: E741
+        if PARTIAL:
+            l = tl.full((), 1.0, tl.float32)  # noqa: E741
+        ratio = reach * p / tl.sum(p * p, 0)
+        ratio = tl.where(ratio > 1.0, 1.0, ratio)
+        capped = tl.exp(tl.where(l == 0.0, 0.0, l * tl.log(ratio)))  # (2'): ratio^l, where 0^0 = 1
+        capped = tl.where(mask_c, capped, 0.0)
+        least = share_floor * (tl.sum(capped, 0) / C)
+        capped = tl.where(mask_c, tl.where(capped < least, least, capped), 0.0)
+        share = capped / tl.sum(capped, 0)
+    tl.store(log_pi + offs_c, tl.log(share), mask=mask_c)
+    tl.store(exponent, (1.0 - l) / 2.0)  # (6')
+    tl.store(power, 1.0 + sharpening * l)
 
 
 @triton.jit
@@ -70,106 +59,211 @@ def memory_kernel(
     mu,  # (C, D) in place
     pi,  # (C,) in place
     health,  # (2,) int64 in place: updates so far, and the first that was refused
+    log_pi, exponent, power,  # (C,), (), () out: what the next step takes of pi; None: nobody asks
     sums, counts,  # (C, D), (C,)
     prior_sum,  # (C,)
     rows, bad_rows,  # ()
     skip,  # (), or None
-    C, D, mu_c, mu_d, sums_c, sums_d, gamma_mu, gamma_pi, floor,
-    PRIOR_C: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+    trust,  # (), or None
+    C, D, mu_c, mu_d, sums_c, sums_d, gamma_mu, gamma_pi, floor, wide, narrow, reach, share_floor, sharpening,
+    TRUSTED: tl.constexpr, PARTIAL: tl.constexpr,
+    ALL_C: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """mu[c] <- (1 - gamma_mu) mu[c] + gamma_mu sums[c] / counts[c] where counts[c] > 0; pi by Eq. (3). No gradient.
 
-    The last program has the prior and `health`, the others a tile of mu each. No atomics: every element has one owner.
-    A class without a sample is not written at all.
+    The last program has all of the prior and `health`, the others a tile of mu each. No atomics: every element has one
+    owner. A class without a sample is not written at all.
     """
     pid = tl.program_id(0)
-    bad = (tl.load(bad_rows) > 0) | (nonfinite(prior_sum, C, PRIOR_C) > 0)
+    offs_all = tl.arange(0, ALL_C)
+    mask_all = offs_all < C
+    estimate = tl.load(prior_sum + offs_all, mask=mask_all, other=0.0)
+    finite = tl.abs(estimate) < float("inf")  # not so for a NaN
+    bad = (tl.load(bad_rows) > 0) | (tl.sum(tl.where(finite, 0, 1), 0) > 0)
     keep = bad
     if skip is not None:
         keep = bad | (tl.load(skip) != 0)
+
     if pid < tl.num_programs(0) - 1:
         if keep == 0:
-            _, new, classes, depth, inside, moved = moved_prototypes(
-                mu, sums, counts, pid, gamma_mu, C, D, mu_c, mu_d, sums_c, sums_d, BLOCK_C, BLOCK_D
-            )
-            tl.store(mu + classes * mu_c + depth * mu_d, new, mask=inside & moved)
+            tiles_d = tl.cdiv(D, BLOCK_D)
+            offs_c = pid // tiles_d * BLOCK_C + tl.arange(0, BLOCK_C)
+            offs_d = pid % tiles_d * BLOCK_D + tl.arange(0, BLOCK_D)
+            mask = (offs_c < C)[:, None] & (offs_d < D)[None, :]
+            count = tl.load(counts + offs_c, mask=offs_c < C, other=0.0)[:, None]
+            c, d = offs_c[:, None].to(tl.int64), offs_d[None, :].to(tl.int64)
+            total = tl.load(sums + c * sums_c + d * sums_d, mask=mask, other=0.0)
+            old = tl.load(mu + c * mu_c + d * mu_d, mask=mask, other=0.0)
+            new = (1.0 - gamma_mu) * old + gamma_mu * (total / tl.maximum(count, 1.0))  # (4)
+            tl.store(mu + c * mu_c + d * mu_d, new, mask=mask & (count > 0))
     else:
-        if keep == 0:
-            move_prior(pi, prior_sum, pi, 1.0 / tl.load(rows), gamma_pi, floor, C, PRIOR_C)
-        updates = tl.load(health)
-        refused = tl.load(health + 1)
+        old = tl.load(pi + offs_all, mask=mask_all, other=0.0)
+        mixed = (1.0 - gamma_pi) * old + gamma_pi * (estimate / tl.load(rows))  # (3)
+        mixed = mixed / tl.sum(mixed, 0)
+        mixed = tl.where(mixed < floor, floor, mixed)  # a NaN stays one
+        new = tl.where(keep | (gamma_pi == 0.0), old, mixed)
+        tl.store(pi + offs_all, new, mask=mask_all)
+        if log_pi is not None:
+            write_prior(
+                new, offs_all, mask_all, trust, log_pi, exponent, power, C, wide, narrow, reach, share_floor,
+                sharpening, TRUSTED, PARTIAL,
+            )  # fmt: skip
+        updates, refused = tl.load(health), tl.load(health + 1)
         tl.store(health, updates + 1)
         tl.store(health + 1, tl.where(bad & (refused < 0), updates, refused))
+
+
+@triton.jit
+def prior_kernel(
+    pi,  # (C,)
+    trust,  # (), or None
+    log_pi, exponent, power,  # (C,), (), () out
+    C, wide, narrow, reach, share_floor, sharpening,
+    TRUSTED: tl.constexpr, PARTIAL: tl.constexpr, ALL_C: tl.constexpr,
+):  # fmt: skip
+    """What a step takes of pi, in one program. No gradient."""
+    offs_c = tl.arange(0, ALL_C)
+    old = tl.load(pi + offs_c, mask=offs_c < C, other=0.0)
+    write_prior(
+        old, offs_c, offs_c < C, trust, log_pi, exponent, power, C, wide, narrow, reach, share_floor, sharpening,
+        TRUSTED, PARTIAL,
+    )  # fmt: skip
+
+
+# --- operators ----------------------------------------------------------------------------------
 
 
 def run_update(
     mu: Tensor,
     pi: Tensor,
     health: Tensor,
+    log_pi: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
+    exponent: Optional[Tensor],  # noqa: UP045
+    power: Optional[Tensor],  # noqa: UP045
     sums: Tensor,
     counts: Tensor,
     prior_sum: Tensor,
     rows: Tensor,
     bad_rows: Tensor,
-    skip: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
+    skip: Optional[Tensor],  # noqa: UP045
+    trust: Optional[Tensor],  # noqa: UP045
     gamma_mu: float,
     gamma_pi: float,
     floor: float,
+    numbers: list[float],
 ) -> None:
-    (C, D), config = mu.shape, configs.prototypes()
-    tensors = (mu, pi, health, sums, counts, prior_sum, rows, bad_rows, skip)
+    (C, D), config = mu.shape, configs.memory(mu.shape[0])
+    tiles = triton.cdiv(C, config.BLOCK_C) * triton.cdiv(D, config.BLOCK_D)
+    made, given = (mu, pi, health, log_pi, exponent, power), (sums, counts, prior_sum, rows, bad_rows, skip, trust)
+    partial, *of_rule = numbers or NO_RULE
     launch(
-        memory_kernel, (triton.cdiv(C, config.BLOCK_C) * triton.cdiv(D, config.BLOCK_D) + 1,), *tensors,
-        C, D, *mu.stride(), *sums.stride(), gamma_mu, gamma_pi, floor,
-        reads=tensors, writes=(mu, pi, health), PRIOR_C=configs.prior_block(C), **vars(config),
+        memory_kernel, (tiles + 1,), *made, *given, C, D, *mu.stride(), *sums.stride(),
+        gamma_mu, gamma_pi, floor, *of_rule, reads=(mu, pi, health, *given), writes=made,
+        TRUSTED=bool(numbers), PARTIAL=bool(partial), **vars(config),
     )  # fmt: skip
 
 
-_update_memory = Operator("update_memory", run_update, lambda *args: None, mutates=("mu", "pi", "health"))
+def run_renew(
+    log_pi: Tensor,
+    exponent: Tensor,
+    power: Tensor,
+    pi: Tensor,
+    trust: Optional[Tensor],  # noqa: UP045
+    numbers: list[float],
+) -> None:
+    config, made = configs.memory(len(pi)), (log_pi, exponent, power)
+    partial, *of_rule = numbers or NO_RULE
+    launch(
+        prior_kernel, (1,), pi, trust, *made, len(pi), *of_rule, reads=(pi, trust), writes=made,
+        TRUSTED=bool(numbers), PARTIAL=bool(partial), ALL_C=config.ALL_C, num_warps=config.num_warps,
+    )  # fmt: skip
 
 
-def check_update(mu: Tensor, pi: Tensor, health: Tensor, e: Expectation, skip: Tensor | None) -> tuple[Tensor, Tensor]:
-    """ValueError if the memory cannot be updated with these; the class sums and counts."""
+PRIOR = ("log_pi", "exponent", "power")
+NO_RULE = [0.0] * 6
+_update_memory = Operator("update_memory", run_update, lambda *args: None, mutates=("mu", "pi", "health", *PRIOR))
+_renew_prior = Operator("renew_prior", run_renew, lambda *args: None, mutates=PRIOR)
+
+
+# --- checks -------------------------------------------------------------------------------------
+
+
+def numbers_of(rule: Rule) -> list[float]:
+    """A rule as the kernels take it: partial, wide, narrow, reach, floor and sharpening; nothing for the paper's."""
+    if rule is not paper_prior and not hasattr(rule, "numbers"):
+        raise ValueError(
+            f"rule must be reference.paper_prior or a fastget.methods.get.prior.PriorRule, got {rule!r}: the kernels "
+            "know no other; use backend='reference'"
+        )
+    return [float(x) for x in getattr(rule, "numbers", None) or ()]
+
+
+def check_in_place(name: str, x: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+    """Part of the memory: float32, contiguous, of this shape."""
+    if x.dtype != torch.float32:
+        raise ValueError(f"{name} is the memory, which is float32, got {x.dtype}: keep it in float32")
+    check_like(name, x, shape, device)
+    if not x.is_contiguous():
+        raise ValueError(f"{name} is changed in place and must be contiguous, got stride {x.stride()}")
+
+
+def check_prior(prior: Prior, trust: Tensor | None, C: int, device: torch.device) -> None:
+    check_in_place("prior.log_pi", prior.log_pi, (C,), device)
+    check_in_place("prior.exponent", prior.exponent, (), device)
+    check_in_place("prior.power", prior.power, (), device)
+    if trust is not None:
+        check_in_place("trust", trust, (), device)
+
+
+def check_update(mu: Tensor, pi: Tensor, health: Tensor, e: Expectation, skip: Tensor | None) -> None:
+    """ValueError if the memory cannot be updated with these."""
     check_float("mu", mu, 2)
     device = mu.device
-    for name, tensor in (("mu", mu), ("pi", pi)):
-        if tensor.dtype != torch.float32:
-            raise ValueError(f"{name} is the memory, which is float32, got {tensor.dtype}: keep it in float32")
-    check_like("pi", pi, (mu.shape[0],), device)
-    if health.dtype != torch.int64 or tuple(health.shape) != (2,):
-        raise ValueError(f"health must be int64 of shape (2,), got {health.dtype} of shape {tuple(health.shape)}")
-    for name, vector in (("pi", pi), ("health", health)):
-        if not vector.is_contiguous():
-            raise ValueError(f"{name} is changed in place and must be contiguous, got stride {vector.stride()}")
+    if mu.dtype != torch.float32:
+        raise ValueError(f"mu is the memory, which is float32, got {mu.dtype}: keep it in float32")
+    check_in_place("pi", pi, (mu.shape[0],), device)
+    if health.dtype != torch.int64 or tuple(health.shape) != (2,) or not health.is_contiguous():
+        raise ValueError(
+            f"health must be int64 of shape (2,), contiguous, got {health.dtype} of shape {tuple(health.shape)}"
+        )
     check_like("prior_sum of the expectation", e.prior_sum, tuple(pi.shape), device)
-    if e.sums is None or e.counts is None:
-        raise ValueError("update_memory_() needs class sums: call expectation() with labels, or with use_y_M=True")
     check_like("sums of the expectation", e.sums, tuple(mu.shape), device)
     check_like("counts of the expectation", e.counts, tuple(pi.shape), device)
     if skip is not None:
         check_device("skip", skip, device)
-    return e.sums, e.counts
+
+
+# --- public -------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def update_memory_(
-    mu: Tensor,  # (C, D), changed in place
-    pi: Tensor,  # (C,), changed in place
-    health: Tensor,  # (2,) int64, in place: updates so far, and the first that was refused (-1: none)
-    e: Expectation,
-    gamma_mu: float,
-    gamma_pi: float,
-    *,
-    floor: float = PRIOR_FLOOR,
+    mu: Tensor, pi: Tensor,  # changed in place, as the next
+    health: Tensor,  # (2,) int64: updates so far, and the first that was refused (-1: none)
+    e: Expectation, gamma_mu: float, gamma_pi: float, *, floor: float = PRIOR_FLOOR,
     skip: Tensor | None = None,  # (), not 0: leave the memory as it is (an overflow of the loss scaler)
-) -> None:
+    prior: Prior | None = None,  # in place: what the next step takes of pi
+    rule: Rule = paper_prior,
+    trust: Tensor | None = None,  # () for the rule; None: 1
+) -> None:  # fmt: skip
     """reference.update_memory_(mu, pi, health, e, gamma_mu, gamma_pi, ...), in one launch.
 
-    The memory: Eqs. (3) and (4). A batch with a non-finite feature or posterior leaves it untouched, and `health`
-    notes it.
+    Eqs. (3) and (4), and what follows from pi. A batch with a non-finite feature or posterior leaves the memory
+    untouched, and `health` notes it.
     """
-    sums, counts = check_update(mu, pi, health, e, skip)
+    check_update(mu, pi, health, e, skip)
+    if prior is not None:
+        check_prior(prior, trust, len(pi), mu.device)
+    log_pi, exponent, power = prior or (None, None, None)
     _update_memory(
-        mu, pi, health, sums, counts, e.prior_sum, e.rows, e.bad_rows, skip,
-        float(gamma_mu), float(gamma_pi), float(floor),
+        mu, pi, health, log_pi, exponent, power, e.sums, e.counts, e.prior_sum, e.rows, e.bad_rows, skip, trust,
+        float(gamma_mu), float(gamma_pi), float(floor), numbers_of(rule),
     )  # fmt: skip
+
+
+@torch.no_grad()
+def renew_prior_(prior: Prior, pi: Tensor, rule: Rule = paper_prior, trust: Tensor | None = None) -> None:
+    """prior <- rule(pi, trust), in place: the bits that `update_memory_` would write."""
+    check_in_place("pi", pi, (len(pi),), pi.device)
+    check_prior(prior, trust, len(pi), pi.device)
+    _renew_prior(*prior, pi, trust, numbers_of(rule))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import Any
 
 import torch
 import triton
@@ -11,25 +11,14 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.backward import Head, launch_backward
-from fastget.kernels.expectation import Expectation
 from fastget.kernels.launch import empty, launch
 from fastget.kernels.tile import at_least_eps, cosine_of, finite_max, first_best, inverse_power, rounded
 from fastget.kernels.wrap import Differentiable, Operator
+from fastget.reference import Expectation, Objective, Prior
 
 # the programs of the second launch
 LOSSES, STRUCTURE_G, STRUCTURE_F = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 SCALARS = tl.constexpr(3)  # and from here on tiles of columns
-SHARPENING = tl.constexpr(3.0)  # Eq. (6'): what is added to P's power in Q where nothing is rebalanced
-
-
-class Objective(NamedTuple):
-    """Eq. (11)'s target term and what is logged of it: scalars, means over this rank's rows."""
-
-    loss: Tensor  # loss_g + loss_f
-    loss_g: Tensor
-    loss_f: Tensor
-    structure_g: Tensor  # Eq. (5), no gradient
-    structure_f: Tensor
 
 
 @triton.jit
@@ -48,13 +37,13 @@ def sharpened(depth, sharpness):
 
 
 @triton.jit
-def softmaxes(row, colsum, power, sharpness, live, C, BLOCK_C: tl.constexpr):
+def softmaxes(row, colsum, exponent, sharpness, live, C, BLOCK_C: tl.constexpr):
     """Of rows of logits: the maximum m, its class, sum_c exp(S - m), and the ratio of it to that of the same to the
-    power 1 + sharpness, over colsum^power."""
+    power 1 + sharpness, over colsum^exponent."""
     m = tl.full(live.shape, float("-inf"), tl.float32)
     best = tl.zeros(live.shape, tl.int32)
     total = tl.zeros(live.shape, tl.float32)  # sum_c exp(S - m)
-    total_Q = tl.zeros(live.shape, tl.float32)  # sum_c exp((1 + sharpness) (S - m)) / colsum^power
+    total_Q = tl.zeros(live.shape, tl.float32)  # sum_c exp((1 + sharpness) (S - m)) / colsum^exponent
     for c0 in range(0, C, BLOCK_C):
         classes = c0 + tl.arange(0, BLOCK_C)
         held = classes < C
@@ -65,7 +54,7 @@ def softmaxes(row, colsum, power, sharpness, live, C, BLOCK_C: tl.constexpr):
         rise, depth = m - finite_max(higher), logits - finite_max(higher)[:, None]
         fade, masses = tl.exp(rise), tl.exp(depth)
         total = total * fade + tl.sum(masses, 1)
-        masses *= sharpened(depth, sharpness) * inverse_power(colsum, classes, held, power)[None, :]
+        masses *= sharpened(depth, sharpness) * inverse_power(colsum, classes, held, exponent)[None, :]
         total_Q = total_Q * fade * sharpened(rise, sharpness) + tl.sum(masses, 1)
         m = higher
     total = tl.where(live, total, 1.0)
@@ -73,7 +62,7 @@ def softmaxes(row, colsum, power, sharpness, live, C, BLOCK_C: tl.constexpr):
 
 
 @triton.jit
-def head_rows(head, power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C: tl.constexpr):
+def head_rows(head, exponent, sharpness, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C: tl.constexpr):
     """One head, one block of rows: the loss, KL(Q || P), Q's column sums; and for the backward pass the loss's slope
     at every logit, over |mu_c| and over |f_b|, and its products with the cosines, summed along rows and columns.
 
@@ -83,10 +72,7 @@ def head_rows(head, power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK
     S, colsum, norms, gamma = head
     slopes, cos_rows, loss_part, kl_part, Q_part, cos_part = out
     at = rows[:, None].to(tl.int64) * C
-    narrow = 1.0 - 2.0 * power
-    sharpness = SHARPENING * narrow
-    gamma -= narrow * gamma * (1.0 - gamma)
-    m, best, total, ratio = softmaxes(S + at, colsum, power, sharpness, live, C, BLOCK_C)
+    m, best, total, ratio = softmaxes(S + at, colsum, exponent, sharpness, live, C, BLOCK_C)
     log_total = tl.log(total)
 
     loss = tl.zeros(rows.shape, tl.float32)
@@ -100,7 +86,7 @@ def head_rows(head, power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK
         logits = tl.load(S + at + classes[None, :], mask=inside, other=0.0)
         log_P = (logits - m[:, None]) - log_total[:, None]
         P = tl.where(inside, tl.exp(log_P), 0.0)
-        tilt = inverse_power(colsum, classes, held, power)[None, :] * ratio[:, None]
+        tilt = inverse_power(colsum, classes, held, exponent)[None, :] * ratio[:, None]
         tilt *= sharpened(logits - m[:, None], sharpness)
         Q = P * tilt
         hot = (y[:, None] == classes[None, :]) & inside
@@ -125,7 +111,7 @@ def head_rows(head, power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK
         inside = live[:, None] & held[None, :]
         logits = tl.load(S + at + classes[None, :], mask=inside, other=float("-inf"))
         P = tl.exp(logits - m[:, None]) / total[:, None]
-        tilt = inverse_power(colsum, classes, held, power)[None, :] * ratio[:, None]
+        tilt = inverse_power(colsum, classes, held, exponent)[None, :] * ratio[:, None]
         tilt *= sharpened(logits - m[:, None], sharpness)
         slope = label_slope(P, tilt, y[:, None] == classes[None, :], gamma)
         slope = tl.where(classes[None, :] == best[:, None], slope_best[:, None], slope)
@@ -146,7 +132,7 @@ def objective_kernel(
     S_g, S_f,  # (B, C)
     colsum_g, colsum_f,  # (C,)
     y_M,  # (B,) int64
-    exponent,  # () of the column sums
+    exponent, power,  # () of the column sums, and of P
     log_prior,  # (C,)
     norm, norm_g, norm_f,  # (B,), (C,), (C,): of the features, mu_g, mu_f
     slopes_g, slopes_f,  # (2, B, C) out: (P - y) / |mu_c|, (P - y) / |f_b|
@@ -156,8 +142,8 @@ def objective_kernel(
     B, C, tau, gamma_g, gamma_f,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Q = P^(1 + SHARPENING l) / colsum^exponent, rows renormalised, l = 1 - 2 exponent; y = (1 - gamma') Q + gamma'
-    onehot(y_M), gamma' = gamma - l gamma (1 - gamma); row loss = -sum_c y log P.
+    """Q = P^power / colsum^exponent, rows renormalised; y = (1 - gamma) Q + gamma onehot(y_M);
+    row loss = -sum_c y log P.
 
     d loss / dS = P - y, Q and y being constants: written here once, where kernels/backward.py would make it again for
     every tile of the width. Each program owns a block of rows of one head.
@@ -167,16 +153,22 @@ def objective_kernel(
     rows = block * BLOCK_B + tl.arange(0, BLOCK_B)
     live = rows < B
     y = tl.load(y_M + rows, mask=live, other=-1)
-    power = tl.load(exponent)
+    of_mass, sharpness = tl.load(exponent), tl.load(power) - 1.0
     part = tl.program_id(1) * blocks + block
     wide = part.to(tl.int64) * C
     parts = (loss_parts + part, kl_parts + part, Q_parts + wide, cos_parts + wide)
     if tl.program_id(1) == 0:
         out = (slopes_g, cos_rows, parts[0], parts[1], parts[2], parts[3])
-        head_rows((S_g, colsum_g, norm_g, gamma_g), power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C)
+        head_rows(
+            (S_g, colsum_g, norm_g, gamma_g), of_mass, sharpness, log_prior, norm, y, out, rows, live, B, C, tau,
+            BLOCK_C,
+        )  # fmt: skip
     else:
         out = (slopes_f, cos_rows + B, parts[0], parts[1], parts[2], parts[3])
-        head_rows((S_f, colsum_f, norm_f, gamma_f), power, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C)
+        head_rows(
+            (S_f, colsum_f, norm_f, gamma_f), of_mass, sharpness, log_prior, norm, y, out, rows, live, B, C, tau,
+            BLOCK_C,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -259,11 +251,11 @@ def run_objective(
     colsum_f: Tensor,
     y_M: Tensor,
     exponent: Tensor,
+    power: Tensor,
     log_prior: Tensor,
     norm: Tensor,
     norm_g: Tensor,
     norm_f: Tensor,
-    copies: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
     tau: float,
     gamma_g: float,
     gamma_f: float,
@@ -275,7 +267,7 @@ def run_objective(
     slopes = [torch.empty((2, B, C), dtype=slope_type(features), device=S_g.device) for _ in range(2)]
     cos_rows, cos_columns = empty(S_g, 2, B), empty(S_g, 2, C)
     parts = (empty(S_g, 2, blocks), empty(S_g, 2, blocks), empty(S_g, 2, blocks, C), empty(S_g, 2, blocks, C))
-    inputs = (S_g, S_f, colsum_g, colsum_f, y_M, exponent, log_prior, norm, norm_g, norm_f)
+    inputs = (S_g, S_f, colsum_g, colsum_f, y_M, exponent, power, log_prior, norm, norm_g, norm_f)
     launch(
         objective_kernel, (blocks, 2), *inputs, *slopes, cos_rows, *parts, B, C, tau, gamma_g, gamma_f,
         reads=inputs, writes=(*slopes, cos_rows, *parts), **vars(config),
@@ -301,8 +293,8 @@ def _fake(features: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    features, mu_g, mu_f, *_, norm, norm_g, norm_f, copies, ctx.tau, _, _ = inputs
-    ctx.save_for_backward(features, mu_g, mu_f, norm, norm_g, norm_f, copies, *output[5:])
+    features, mu_g, mu_f, *_, norm, norm_g, norm_f, ctx.tau, _, _ = inputs
+    ctx.save_for_backward(features, mu_g, mu_f, norm, norm_g, norm_f, *output[5:])
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
 
@@ -314,7 +306,6 @@ def run_gradient(
     norm: Tensor,
     norm_g: Tensor,
     norm_f: Tensor,
-    copies: Optional[Tensor],  # noqa: UP045  (as above)
     slopes_g: Tensor,
     slopes_f: Tensor,
     cos_rows: Tensor,
@@ -328,7 +319,7 @@ def run_gradient(
     arrived = iter(grads)
     grad_loss, grad_g, grad_f = (next(arrived) if there else None for there in has)
     found = launch_backward(
-        features, norm, copies, cos_rows, cos_columns, tau, grad_loss,
+        features, norm, cos_rows, cos_columns, tau, grad_loss,
         Head(mu_g, slopes_g, norm_g, grad_g), Head(mu_f, slopes_f, norm_f, grad_f), paths(has, needs),
     )  # fmt: skip
     return [d for d in found if d is not None]
@@ -362,21 +353,17 @@ _objective = Differentiable(
 )
 
 
-def objective(
-    e: Expectation,
-    gamma_g: float,  # weight of onehot(y_M) in the labels of g: gamma_Q, or 1 without L_KL, 0 without the mix
-    gamma_f: float,  # the same for f
-) -> Objective:
-    """reference.objective(e, gamma_g, gamma_f), in two launches; its backward in one.
+def objective(e: Expectation, prior: Prior, gamma_g: float, gamma_f: float) -> Objective:
+    """reference.objective(e, prior, gamma_g, gamma_f), in two launches; its backward in one.
 
-    C and the loss: Q by Eq. (6) or (6') from the given column sums, labels by Eq. (10), soft cross-entropy (7)-(9).
+    C and the loss: Q by Eq. (6) from the given column sums, labels by Eq. (10), soft cross-entropy (7)-(9).
     Gradients flow to e.features, e.mu_g and e.mu_f.
     """
-    if not isinstance(e, Expectation):
-        raise ValueError("objective() needs what fastget.kernels.expectation() makes; this Expectation is of another "
-                         "backend: use the same one for both")  # fmt: skip
+    if e.scales is None:
+        raise ValueError("this Expectation is the reference's, which has no norms for the kernels' gradient: use one "
+                         "backend for both")  # fmt: skip
     loss, loss_g, loss_f, structure_g, structure_f, *_ = _objective(
-        e.features, e.mu_g, e.mu_f, e.S_g, e.S_f, e.colsum_g, e.colsum_f, e.y_M, e.exponent, *e.scales,
-        float(e.tau), float(gamma_g), float(gamma_f),
+        e.features, e.mu_g, e.mu_f, e.S_g, e.S_f, e.colsum_g, e.colsum_f, e.y_M,
+        prior.exponent.detach(), prior.power.detach(), *e.scales, float(e.tau), float(gamma_g), float(gamma_f),
     )  # fmt: skip
     return Objective(loss, loss_g, loss_f, structure_g, structure_f)

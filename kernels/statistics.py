@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fastget.kernels import configs
-from fastget.kernels.launch import launch
-from fastget.kernels.logits import Logits, strides
+from fastget.kernels.launch import empty, launch
+from fastget.kernels.logits import Logits
 from fastget.kernels.tile import (
     PART_ESTIMATE,
     PART_F,
@@ -21,6 +19,7 @@ from fastget.kernels.tile import (
     merged_best,
     merged_softmax,
 )
+from fastget.reference import views
 
 # The programs of one block of classes, each with one kind of column.
 COLUMNS_G = tl.constexpr(0)
@@ -92,8 +91,6 @@ def write_columns(
     if kind == COLUMNS_G:
         total = softmax_columns(S_g, nothing, parts, PART_G, classes, held, B, C, T, BLOCK_B, BLOCK_C)
         tl.store(colsum_g + classes, total, mask=held)
-        if ESTIMATE == "posterior":
-            tl.store(prior_sum + classes, total, mask=held)
     elif kind == COLUMNS_F:
         total = softmax_columns(S_f, nothing, parts, PART_F, classes, held, B, C, T, BLOCK_B, BLOCK_C)
         tl.store(colsum_f + classes, total, mask=held)
@@ -146,12 +143,12 @@ def statistics_kernel(
     log_prior,  # (C,)
     norm,  # (B,)
     parts,  # (PARTS, 2, T, B)
-    features,  # (B, D), read with sums
+    features,  # (B, D)
     labels,  # (B,) int64; None: class sums by y_M
     y_M,  # (B,) int64 out
     colsum_g, colsum_f, prior_sum,  # (C,) out
     row_count, bad_rows,  # () out
-    counts, sums,  # (C,), (C, D) out; None: no class sums
+    counts, sums,  # (C,), (C, D) out
     B, C, D, T, stride_b, stride_d, stride_y,
     ESTIMATE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
     SUMS_B: tl.constexpr, SUMS_C: tl.constexpr, SUMS_D: tl.constexpr,
@@ -171,97 +168,34 @@ def statistics_kernel(
             S_g, S_f, log_prior, norm, parts, colsum_g, colsum_f, prior_sum, row_count, bad_rows,
             block - label_blocks, B, C, T, ESTIMATE, BLOCK_B, BLOCK_C,
         )  # fmt: skip
-    elif sums is not None:
+    else:
         write_class_sums(
             features, labels, parts, counts, sums, block - label_blocks - column_blocks,
             B, C, D, T, stride_b, stride_d, stride_y, PRECISION, SUMS_B, SUMS_C, SUMS_D,
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["B"])
-def class_sums_kernel(
-    features,  # (B, D)
-    labels,  # (B,) int64
-    counts,  # (C,) out
-    sums,  # (C, D) out
-    B, C, D, stride_b, stride_d, stride_y,
-    PRECISION: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """sums[c] = sum_b [y_b = c] f_b and counts[c] = sum_b [y_b = c]. No gradient."""
-    write_class_sums(
-        features, labels, None, counts, sums, tl.program_id(0), B, C, D, 0, stride_b, stride_d, stride_y,
-        PRECISION, BLOCK_B, BLOCK_C, BLOCK_D,
-    )  # fmt: skip
-
-
-class Statistics(NamedTuple):
-    """The sums over this rank's rows, views of one flat tensor that many ranks add up in one all-reduce."""
-
-    colsum_g: Tensor  # (C,) of P_g
-    colsum_f: Tensor  # (C,) of P_f
-    prior_sum: Tensor  # (C,) rows * P_bar of Eq. (3)
-    rows: Tensor  # () how many rows
-    bad_rows: Tensor  # () how many of them hold a non-finite feature
-    counts: Tensor | None  # (C,) of each class's samples
-    sums: Tensor | None  # (C, D) of their features
-
-
-def statistics_size(C: int, D: int, class_sums: bool) -> int:
-    """Elements of the flat tensor."""
-    return 3 * C + 2 + (C * (D + 1) if class_sums else 0)
-
-
-def statistics_views(flat: Tensor, C: int) -> Statistics:
-    """The parts of the flat tensor, in the reference's order."""
-    colsum_g, colsum_f, prior_sum = flat[: 3 * C].view(3, C)
-    tail = flat[3 * C + 2 :]
-    counts, sums = (tail[:C], tail[C:].view(C, -1)) if len(tail) else (None, None)
-    return Statistics(colsum_g, colsum_f, prior_sum, flat[3 * C], flat[3 * C + 1], counts, sums)
-
-
 def launch_statistics(
     features: Tensor,  # (B, D)
     logits: Logits,
-    estimate: str,  # "likelihood", "posterior" or "nearest"
-    use_y_M: bool,  # class sums by y_M
-    labels: Tensor | None,  # (B,) int64: class sums by these; neither: none
+    log_prior: Tensor,  # (C,)
+    estimate: str,  # "likelihood" or "nearest"
+    labels: Tensor | None,  # (B,) int64: class sums by these; None: by y_M
 ) -> tuple[Tensor, Tensor]:
     """y_M (B,) int64 and the flat statistics, in one launch."""
-    assert logits.S_g is not None
-    (B, D), C = features.shape, logits.S_g.shape[1]
-    class_sums = use_y_M or labels is not None
+    (B, D), C = features.shape, len(log_prior)
     y_M = torch.empty(B, dtype=torch.int64, device=features.device)
-    flat = torch.empty(statistics_size(C, D, class_sums), dtype=torch.float32, device=features.device)
-    views = statistics_views(flat, C)
+    flat = empty(features, 4 * C + 2 + C * D)
     tile, columns = configs.class_sums(B, C, D, features.dtype), configs.columns(B, C)
     programs = triton.cdiv(B, columns.BLOCK_B) + KINDS.value * triton.cdiv(C, columns.BLOCK_C)
-    if class_sums:
-        programs += triton.cdiv(C, tile.BLOCK_C) * triton.cdiv(D, tile.BLOCK_D)
-    log_prior, norm, *_ = logits.scales
-    inputs = (logits.S_g, logits.S_f, log_prior if estimate == "likelihood" else None, norm, logits.parts)
-    sources = (features if class_sums else None, labels)
+    programs += triton.cdiv(C, tile.BLOCK_C) * triton.cdiv(D, tile.BLOCK_D)
+    offset = log_prior if estimate == "likelihood" else None
+    given = (logits.S_g, logits.S_f, offset, logits.norm, logits.parts, features, labels)
+    made = (y_M, *views(flat, C))
     launch(
-        statistics_kernel,
-        (programs,),
-        *inputs, *sources, y_M, *views,
-        B, C, D, logits.parts.shape[2], *strides(sources[0]), 0 if labels is None else labels.stride(0),
-        reads=(*inputs, *sources), writes=(y_M, *views),
-        ESTIMATE=estimate, PRECISION=tile.PRECISION,
+        statistics_kernel, (programs,), *given, *made,
+        B, C, D, logits.parts.shape[2], *features.stride(), 0 if labels is None else labels.stride(0),
+        reads=given, writes=made, ESTIMATE=estimate, PRECISION=tile.PRECISION,
         SUMS_B=tile.BLOCK_B, SUMS_C=tile.BLOCK_C, SUMS_D=tile.BLOCK_D, num_stages=tile.num_stages, **vars(columns),
     )  # fmt: skip
     return y_M, flat
-
-
-def launch_class_sums(features: Tensor, labels: Tensor, C: int) -> tuple[Tensor, Tensor]:
-    """sums (C, D), counts (C,), float32."""
-    B, D = features.shape
-    sums = torch.empty(C, D, dtype=torch.float32, device=features.device)
-    counts = torch.empty(C, dtype=torch.float32, device=features.device)
-    tile = configs.class_sums(B, C, D, features.dtype)
-    launch(
-        class_sums_kernel,
-        (triton.cdiv(C, tile.BLOCK_C) * triton.cdiv(D, tile.BLOCK_D),),
-        features, labels, counts, sums, B, C, D, *features.stride(), labels.stride(0),
-        reads=(features, labels), writes=(counts, sums), **vars(tile),
-    )  # fmt: skip
-    return sums, counts

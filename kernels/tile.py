@@ -5,7 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-EPS = tl.constexpr(1e-12)  # the least norm that a cosine divides by
+from fastget import reference
+
+EPS = tl.constexpr(reference.EPS)  # the least norm that a cosine divides by
 TILES = tl.constexpr(16)  # class tiles whose partials are merged at a time
 UPCAST = tl.constexpr(bool(triton.knobs.runtime.interpret))  # the interpreter multiplies bfloat16 wrongly
 

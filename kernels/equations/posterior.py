@@ -78,20 +78,17 @@ def softmax_slope_kernel(
         tl.store(dS + at, p * ((d - level) - mean[:, None]), mask=inside)
 
 
-# --- Eq. (2) -----------------------------------------------------------------------------------
-
-
 def _posterior(
     features: Tensor, prototypes: Tensor, log_prior: Tensor, tau: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    S, parts, *scales = one_head(features, prototypes, log_prior, tau)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    S, parts, norm, norm_p = one_head(features, prototypes, log_prior, tau)
     B, C = S.shape
     P, config = empty(features, B, C), configs.elementwise(C)
     launch(
         softmax_kernel, (triton.cdiv(B, config.BLOCK_B), triton.cdiv(C, config.BLOCK_C)),
         S, parts, P, B, C, parts.shape[2], reads=(S, parts), writes=(P,), **vars(config),
     )  # fmt: skip
-    return P, S, scales[0], scales[1], scales[2]
+    return P, S, norm, norm_p
 
 
 def _posterior_fake(features: Tensor, prototypes: Tensor, log_prior: Tensor, tau: float) -> tuple[Tensor, ...]:
@@ -102,13 +99,13 @@ def _posterior_fake(features: Tensor, prototypes: Tensor, log_prior: Tensor, tau
 def _posterior_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     features, prototypes, log_prior, ctx.tau = inputs
     ctx.prior_dtype = log_prior.dtype
-    ctx.save_for_backward(features, prototypes, *output)
+    ctx.save_for_backward(features, prototypes, log_prior, *output)
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
 def _posterior_gradient(
-    features: Tensor, prototypes: Tensor, P: Tensor, S: Tensor, log_prior: Tensor, norm: Tensor, norm_p: Tensor,
+    features: Tensor, prototypes: Tensor, log_prior: Tensor, P: Tensor, S: Tensor, norm: Tensor, norm_p: Tensor,
     dP: Tensor, tau: float, needs: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     B, C = P.shape

@@ -1,4 +1,4 @@
-"""Eq. (6) by itself, with its gradient."""
+"""Eq. (6) by itself, with the powers that (6') gives it, and with gradients."""
 
 from __future__ import annotations
 
@@ -13,71 +13,86 @@ from fastget.kernels import configs
 from fastget.kernels.checks import check_float, check_like
 from fastget.kernels.equations.columns import launch_column_sums
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.tile import inverse_root
+from fastget.kernels.tile import finite_max
 from fastget.kernels.wrap import Differentiable, Operator
+
+
+@triton.jit
+def log_weight(at, colsum, offs_c, mask, mask_c, of_mass, of_P):
+    """of_P log P - of_mass log colsum, a tile; -inf for a P of 0 and in a column of mass zero. A NaN stays one."""
+    p = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    mass = tl.load(colsum + offs_c, mask=mask_c, other=0.0).to(tl.float32)
+    none = (p <= 0.0) | (mass <= 0.0)[None, :]
+    weight = of_P * tl.log(tl.where(none, 1.0, p)) - of_mass * tl.log(tl.where(mass <= 0.0, 1.0, mass))[None, :]
+    return tl.where(none, float("-inf"), weight)
 
 
 @triton.jit(do_not_specialize=["B"])
 def rebalance_kernel(
     P,  # (B, C)
     colsum,  # (C,)
+    exponent, power,  # ()
     Q,  # (B, C) out
-    totals,  # (B,) out: sum_c P / sqrt(colsum)
+    log_totals,  # (B,) out: log sum_c W
     B, C, p_b, p_c,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """W = P / sqrt(colsum), 0 where colsum is; Q = W / sum_c W.  dP: the two kernels after this one."""
-    rows = (tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
-    live = rows < B
+    """W = P^power / colsum^exponent, 0 where P or colsum is; Q = W / sum_c W.  dP: the two kernels after this one."""
+    offs_b = (tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
+    mask_b = offs_b < B
+    of_mass, of_P = tl.load(exponent), tl.load(power)
+    m = tl.full((BLOCK_B,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_B,), tl.float32)
     for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        held = classes < C
-        at = P + rows[:, None] * p_b + classes[None, :].to(tl.int64) * p_c
-        p = tl.load(at, mask=live[:, None] & held[None, :], other=0.0).to(tl.float32)
-        total += tl.sum(p * inverse_root(colsum, classes, held)[None, :], 1)
-    tl.store(totals + rows, total, mask=live)
-    total = tl.where(total <= 0, 1.0, total)
+        offs_c = c0 + tl.arange(0, BLOCK_C)
+        mask_c = offs_c < C
+        at = P + offs_b[:, None] * p_b + offs_c[None, :].to(tl.int64) * p_c
+        weight = log_weight(at, colsum, offs_c, mask_b[:, None] & mask_c[None, :], mask_c, of_mass, of_P)
+        higher = tl.maximum(m, tl.max(weight, 1))
+        total = total * tl.exp(m - finite_max(higher)) + tl.sum(tl.exp(weight - finite_max(higher)[:, None]), 1)
+        m = higher
+    log_total = finite_max(m) + tl.log(tl.where(total == 0.0, 1.0, total))
+    tl.store(log_totals + offs_b, log_total, mask=mask_b)
     for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        held = classes < C
-        inside = live[:, None] & held[None, :]
-        at = P + rows[:, None] * p_b + classes[None, :].to(tl.int64) * p_c
-        p = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        q = p * inverse_root(colsum, classes, held)[None, :] / total[:, None]
-        tl.store(Q + rows[:, None] * C + classes[None, :], q, mask=inside)
+        offs_c = c0 + tl.arange(0, BLOCK_C)
+        mask_c = offs_c < C
+        mask = mask_b[:, None] & mask_c[None, :]
+        at = P + offs_b[:, None] * p_b + offs_c[None, :].to(tl.int64) * p_c
+        weight = log_weight(at, colsum, offs_c, mask, mask_c, of_mass, of_P)
+        tl.store(Q + offs_b[:, None] * C + offs_c[None, :], tl.exp(weight - log_total[:, None]), mask=mask)
 
 
 @triton.jit(do_not_specialize=["B"])
 def rebalance_slope_kernel(
-    Q,  # (B, C)
-    dQ,  # (B, C)
+    P, Q, dQ,  # (B, C)
     colsum,  # (C,)
-    totals,  # (B,)
+    exponent, power,  # ()
+    log_totals,  # (B,)
     dP,  # (B, C) out, colsum held fixed
-    B, C, dq_b, dq_c,
+    B, C, p_b, p_c, dq_b, dq_c,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """dP[b,c] = (dQ[b,c] - sum_c' Q dQ) / (sqrt(colsum_c) sum_c' W)."""
-    rows = (tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
-    live = rows < B
+    """dP[b,c] = power (dQ[b,c] - sum_c' Q dQ) Q[b,c] / P[b,c], 0 where P is 0."""
+    offs_b = (tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
+    mask_b = offs_b < B
+    of_mass, of_P = tl.load(exponent), tl.load(power)
     mean = tl.zeros((BLOCK_B,), tl.float32)
     for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        inside = live[:, None] & (classes < C)[None, :]
-        q = tl.load(Q + rows[:, None] * C + classes[None, :], mask=inside, other=0.0)
-        d = tl.load(dQ + rows[:, None] * dq_b + classes[None, :].to(tl.int64) * dq_c, mask=inside, other=0.0)
+        offs_c = c0 + tl.arange(0, BLOCK_C)
+        mask = mask_b[:, None] & (offs_c < C)[None, :]
+        q = tl.load(Q + offs_b[:, None] * C + offs_c[None, :], mask=mask, other=0.0)
+        d = tl.load(dQ + offs_b[:, None] * dq_b + offs_c[None, :].to(tl.int64) * dq_c, mask=mask, other=0.0)
         mean += tl.sum(q * d, 1)
-    total = tl.load(totals + rows, mask=live, other=1.0)
-    mean = tl.where(total <= 0, 0.0, mean)
-    total = tl.where(total <= 0, 1.0, total)
+    log_total = tl.load(log_totals + offs_b, mask=mask_b, other=0.0)
     for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        held = classes < C
-        inside = live[:, None] & held[None, :]
-        d = tl.load(dQ + rows[:, None] * dq_b + classes[None, :].to(tl.int64) * dq_c, mask=inside, other=0.0)
-        slope = (d - mean[:, None]) / total[:, None] * inverse_root(colsum, classes, held)[None, :]
-        tl.store(dP + rows[:, None] * C + classes[None, :], slope, mask=inside)
+        offs_c = c0 + tl.arange(0, BLOCK_C)
+        mask_c = offs_c < C
+        mask = mask_b[:, None] & mask_c[None, :]
+        at = P + offs_b[:, None] * p_b + offs_c[None, :].to(tl.int64) * p_c
+        per_P = log_weight(at, colsum, offs_c, mask, mask_c, of_mass, of_P - 1.0) - log_total[:, None]  # log Q / P
+        d = tl.load(dQ + offs_b[:, None] * dq_b + offs_c[None, :].to(tl.int64) * dq_c, mask=mask, other=0.0)
+        slope = of_P * (d - mean[:, None]) * tl.exp(per_P)
+        tl.store(dP + offs_b[:, None] * C + offs_c[None, :], slope, mask=mask)
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -85,97 +100,107 @@ def rebalance_colsum_kernel(
     P,  # (B, C)
     dP,  # (B, C); with ADD in place
     colsum,  # (C,)
+    exponent, power,  # ()
     d_colsum,  # (C,) out
     B, C, p_b, p_c,
     ADD: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """d_colsum[c] = -sum_b P[b,c] dP[b,c] / (2 colsum_c); with ADD, colsum being P.sum(0), it is added to dP[:, c]."""
-    classes = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    held = classes < C
+    """d_colsum[c] = -exponent / power sum_b P[b,c] dP[b,c] / colsum_c; with ADD, colsum being P.sum(0), it is added to
+    dP[:, c]."""
+    offs_c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask_c = offs_c < C
     total = tl.zeros((BLOCK_C,), tl.float32)
     for b0 in range(0, B, BLOCK_B):
-        rows = (b0 + tl.arange(0, BLOCK_B)).to(tl.int64)
-        inside = (rows < B)[:, None] & held[None, :]
-        at = P + rows[:, None] * p_b + classes[None, :].to(tl.int64) * p_c
-        p = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        total += tl.sum(p * tl.load(dP + rows[:, None] * C + classes[None, :], mask=inside, other=0.0), 0)
-    mass = tl.load(colsum + classes, mask=held, other=0.0).to(tl.float32)
-    slope = tl.where(mass <= 0, 0.0, -0.5 * total / tl.where(mass <= 0, 1.0, mass))
-    tl.store(d_colsum + classes, slope, mask=held)
+        offs_b = (b0 + tl.arange(0, BLOCK_B)).to(tl.int64)
+        mask = (offs_b < B)[:, None] & mask_c[None, :]
+        p = tl.load(P + offs_b[:, None] * p_b + offs_c[None, :].to(tl.int64) * p_c, mask=mask, other=0.0)
+        d = tl.load(dP + offs_b[:, None] * C + offs_c[None, :], mask=mask, other=0.0)
+        total += tl.sum(p.to(tl.float32) * d, 0)
+    mass = tl.load(colsum + offs_c, mask=mask_c, other=0.0).to(tl.float32)
+    slope = -tl.load(exponent) / tl.load(power) * total
+    slope = tl.where(mass <= 0, 0.0, slope / tl.where(mass <= 0, 1.0, mass))
+    tl.store(d_colsum + offs_c, slope, mask=mask_c)
     if ADD:
         for b0 in range(0, B, BLOCK_B):
-            rows = (b0 + tl.arange(0, BLOCK_B)).to(tl.int64)
-            inside = (rows < B)[:, None] & held[None, :]
-            at = dP + rows[:, None] * C + classes[None, :]
-            tl.store(at, tl.load(at, mask=inside, other=0.0) + slope[None, :], mask=inside)
+            offs_b = (b0 + tl.arange(0, BLOCK_B)).to(tl.int64)
+            mask = (offs_b < B)[:, None] & mask_c[None, :]
+            at = dP + offs_b[:, None] * C + offs_c[None, :]
+            tl.store(at, tl.load(at, mask=mask, other=0.0) + slope[None, :], mask=mask)
 
 
-def _rebalance(P: Tensor, colsum: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor]:  # noqa: UP045
+def _rebalance(
+    P: Tensor,
+    colsum: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
+    exponent: Tensor,
+    power: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
     B, C = P.shape
-    mass = launch_column_sums(P) if colsum is None else launch_column_sums(colsum[None])
-    Q, totals, config = empty(P, B, C), empty(P, B), configs.walk(C)
+    mass = launch_column_sums(P if colsum is None else colsum[None])
+    Q, log_totals, config = empty(P, B, C), empty(P, B), configs.walk(C)
     launch(
-        rebalance_kernel, (triton.cdiv(B, config.BLOCK_B),), P, mass, Q, totals, B, C, *P.stride(),
-        reads=(P, mass), writes=(Q, totals), **vars(config),
+        rebalance_kernel, (triton.cdiv(B, config.BLOCK_B),), P, mass, exponent, power, Q, log_totals,
+        B, C, *P.stride(), reads=(P, mass, exponent, power), writes=(Q, log_totals), **vars(config),
     )  # fmt: skip
-    return Q, totals, mass
+    return Q, log_totals, mass
 
 
-def _rebalance_fake(P: Tensor, colsum: Tensor | None) -> tuple[Tensor, ...]:
-    wide = P.new_empty
-    return tuple(wide(s, dtype=torch.float32) for s in (P.shape, P.shape[:1], P.shape[1:]))
+def _fake(P: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    Q, log_totals, mass = (P.new_empty(s, dtype=torch.float32) for s in (P.shape, P.shape[:1], P.shape[1:]))
+    return Q, log_totals, mass
 
 
-def _rebalance_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    P, colsum = inputs
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    P, colsum, exponent, power = inputs
     ctx.own, ctx.dtypes = colsum is None, (P.dtype, None if colsum is None else colsum.dtype)
-    ctx.save_for_backward(P, *output)
+    ctx.save_for_backward(P, exponent, power, *output)
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
-def _rebalance_gradient(
-    P: Tensor, Q: Tensor, totals: Tensor, mass: Tensor, dQ: Tensor, own: bool
+def _gradient(
+    P: Tensor, exponent: Tensor, power: Tensor, Q: Tensor, log_totals: Tensor, mass: Tensor, dQ: Tensor, own: bool
 ) -> tuple[Tensor, Tensor]:
     B, C = P.shape
     dP, d_colsum, config = empty(P, B, C), empty(P, C), configs.walk(C)
+    given = (P, Q, dQ, mass, exponent, power, log_totals)
     launch(
-        rebalance_slope_kernel, (triton.cdiv(B, config.BLOCK_B),), Q, dQ, mass, totals, dP, B, C, *dQ.stride(),
-        reads=(Q, dQ, mass, totals), writes=(dP,), **vars(config),
+        rebalance_slope_kernel, (triton.cdiv(B, config.BLOCK_B),), *given, dP, B, C, *P.stride(), *dQ.stride(),
+        reads=given, writes=(dP,), **vars(config),
     )  # fmt: skip
     config = configs.columns(B, C)
     launch(
-        rebalance_colsum_kernel, (triton.cdiv(C, config.BLOCK_C),), P, dP, mass, d_colsum, B, C, *P.stride(),
-        reads=(P, dP, mass), writes=(d_colsum, dP if own else None),
+        rebalance_colsum_kernel, (triton.cdiv(C, config.BLOCK_C),), P, dP, mass, exponent, power, d_colsum,
+        B, C, *P.stride(), reads=(P, dP, mass, exponent, power), writes=(d_colsum, dP if own else None),
         ADD=own, **vars(config),
     )  # fmt: skip
     return dP, d_colsum
 
 
-def _rebalance_gradient_fake(P: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _gradient_fake(P: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return P.new_empty(P.shape, dtype=torch.float32), P.new_empty(P.shape[1:], dtype=torch.float32)
 
 
-def _rebalance_backward(run: Any, ctx: Any, dQ: Tensor | None, *rest: Any) -> tuple[Tensor | None, Tensor | None]:
+def _backward(run: Any, ctx: Any, dQ: Tensor | None, *rest: Any) -> tuple[Tensor | None, ...]:
     if dQ is None:
-        return None, None
+        return None, None, None, None
     dP, d_colsum = run(*ctx.saved_tensors, dQ, ctx.own)
-    return dP.to(ctx.dtypes[0]), d_colsum.to(ctx.dtypes[1]) if ctx.dtypes[1] is not None else None
+    return dP.to(ctx.dtypes[0]), None if ctx.own else d_colsum.to(ctx.dtypes[1]), None, None
 
 
 _rebalance_op = Differentiable(
-    "rebalance", _rebalance, _rebalance_fake, _rebalance_setup,
-    Operator("rebalance_backward", _rebalance_gradient, _rebalance_gradient_fake), _rebalance_backward,
-)  # fmt: skip
+    "rebalance", _rebalance, _fake, _setup, Operator("rebalance_backward", _gradient, _gradient_fake), _backward
+)
 
 
 def rebalance(
-    P: Tensor,  # (B, C)
-    colsum: Tensor | None = None,  # (C,), over the global batch; None: over these rows
+    P: Tensor, colsum: Tensor | None = None, exponent: Tensor | float = 0.5, power: Tensor | float = 1.0
 ) -> Tensor:
-    """(P / colsum.sqrt()) / (P / colsum.sqrt()).sum(1, keepdim=True): Eq. (6), a column of mass zero gives zeros."""
+    """reference.rebalance(P, colsum, exponent, power): Eq. (6), P^power / colsum^exponent, rows renormalised.
+
+    `colsum` is over the global batch; None: over these rows. `exponent` and `power` are constants."""
     check_float("P", P, 2)
     if colsum is not None:
         check_like("colsum", colsum, (P.shape[1],), P.device)
-    Q: Tensor = _rebalance_op(P, colsum)[0]
+    powers = (torch.as_tensor(x, dtype=torch.float32, device=P.device).detach() for x in (exponent, power))
+    Q: Tensor = _rebalance_op(P, colsum, *powers)[0]
     return Q

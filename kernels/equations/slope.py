@@ -22,7 +22,7 @@ def given_tile(S, dS, log_prior, rows, live, classes, held, tau, C):
     inside = live[:, None] & held[None, :]
     at = rows[:, None].to(tl.int64) * C + classes[None, :]
     logits = tl.load(S + at, mask=inside, other=float("-inf"))
-    log_pi = tl.load(log_prior + classes, mask=held, other=0.0)[None, :]
+    log_pi = tl.load(log_prior + classes, mask=held, other=0.0).to(tl.float32)[None, :]
     return tl.load(dS + at, mask=inside, other=0.0) / tau, cosine_of(logits, log_pi, tau)
 
 
@@ -106,18 +106,18 @@ def slope_kernel(
 
 def one_head(
     features: Tensor, prototypes: Tensor, log_prior: Tensor, tau: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """S (B, C), partials, log prior in float32 (C,), norms of features (B,) and prototypes (C,)."""
-    logits = launch_logits(features, log_prior, tau, mu_g=prototypes, is_log=True)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """S (B, C), partials, norms of features (B,) and prototypes (C,)."""
+    logits = launch_logits(features, log_prior, tau, mu_g=prototypes)
     assert logits.S_g is not None
-    assert logits.scales.norm_g is not None
-    return logits.S_g, logits.parts, logits.scales.log_prior, logits.scales.norm, logits.scales.norm_g
+    assert logits.norm_g is not None
+    return logits.S_g, logits.parts, logits.norm, logits.norm_g
 
 
 def one_head_fake(features: Tensor, prototypes: Tensor) -> tuple[Tensor, ...]:
-    """S, log prior and norms, as the gradient keeps them."""
+    """S and norms, as the gradient keeps them."""
     B, C = features.shape[0], prototypes.shape[0]
-    return tuple(features.new_empty(shape, dtype=torch.float32) for shape in ((B, C), (C,), (B,), (C,)))
+    return tuple(features.new_empty(shape, dtype=torch.float32) for shape in ((B, C), (B,), (C,)))
 
 
 def logit_gradients(

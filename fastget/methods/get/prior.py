@@ -65,6 +65,11 @@ class PriorRule:
     trusted: bool = True  # off: the paper's
     partial: bool = False  # the target is known to lack classes
 
+    @property
+    def numbers(self) -> tuple[bool, float, float, float, float, float] | None:
+        """For the kernels, which work the rule out themselves; None: the paper's."""
+        return (self.partial, WIDE, NARROW, REACH, PRIOR_FLOOR, SHARPENING) if self.trusted else None
+
     def __call__(
         self,
         pi: Tensor,  # (C,)
