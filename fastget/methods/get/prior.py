@@ -32,7 +32,7 @@ def agreeing_votes(
     mu: Tensor,  # (C, D)
     source_means: Tensor,  # (C, D)
 ) -> Tensor:
-    """How many images have class c for the nearest in mu, how many in source_means, how many in both. (3, C)."""
+    """The votes of (3'), of each class: images nearest to it in mu, in source_means, in both. (3, C)."""
     in_mu, in_source = cosine(features, mu), cosine(features, source_means)
     a, b = (one_hot(first_argmax(cos), mu.shape[0], cos.dtype) for cos in (in_mu, in_source))
     return torch.stack([a.sum(0), b.sum(0), (a * b).sum(0)])
