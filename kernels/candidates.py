@@ -19,35 +19,26 @@ BACKWARD = (
     (32, 32, 64, 32, 4, 3), (32, 32, 64, 64, 4, 3), (32, 32, 64, 64, 4, 4), (64, 64, 64, 32, 8, 3),
     (64, 64, 128, 32, 8, 3), (128, 128, 64, 32, 8, 3), (128, 128, 128, 32, 8, 3), (128, 128, 128, 32, 8, 4),
 )  # fmt: skip
-# the same where prototypes are copied to bfloat16 first: kernels/copied.py
-COPIED_LOGITS = (
-    (64, 64, 64, 4, 3), (128, 32, 64, 8, 4), (128, 64, 32, 8, 3), (128, 64, 32, 8, 4), (128, 64, 64, 8, 3),
-)  # fmt: skip
-COPIED_BACKWARD = (
-    (128, 128, 128, 32, 8, 4), (128, 128, 128, 64, 8, 3), (128, 128, 256, 32, 8, 4), (256, 256, 128, 32, 8, 3),
-    (256, 256, 128, 32, 8, 4), (256, 256, 128, 64, 8, 3),
-)  # fmt: skip
 KERNELS = ("logits", "backward")
 
 
 def candidates(kernel: str, B: int, C: int, D: int, precision: str) -> list[Config]:
     """What is tried for one kernel and shape; first what the rules choose. Full float32 has the rules alone: its
     products are not the matrix cores', and larger tiles spill."""
-    copies = configs.copied(B, C, D, precision)
-    with configs.with_table({}):
-        rule: Config = (configs.logits if kernel == "logits" else configs.backward)(B, C, D, precision, copies)
+    with configs.choosing(table=None):
+        rule: Config = (configs.logits if kernel == "logits" else configs.backward)(B, C, D, precision)
     found: list[Config] = [rule]
     if precision == "ieee":
         return found
     if kernel == "logits":
         found += [
             Tile(BLOCK_B=b, BLOCK_C=c, BLOCK_D=d, PRECISION=precision, num_warps=w, num_stages=s)
-            for b, c, d, w, s in (COPIED_LOGITS if copies else LOGITS)
+            for b, c, d, w, s in LOGITS
         ]
     else:
         found += [
             Gradient(BLOCK_B=b, BLOCK_C=c, BLOCK_D=d, BLOCK_K=k, PRECISION=precision, num_warps=w, num_stages=s)
-            for b, c, d, k, w, s in (COPIED_BACKWARD if copies else BACKWARD)
+            for b, c, d, k, w, s in BACKWARD
         ]
     return [config for i, config in enumerate(found) if config not in found[:i]]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -63,10 +63,34 @@ Config = Tile | Rows | Memory
 Table = Mapping[tuple[str, int, int, int, str], Config]  # (kernel, B, C, D, precision) -> what a card does best with
 C_ = TypeVar("C_", bound=Config)
 
-_forced: list[str] = []  # a precision, set by forced_precision()
-_rooms: list[bool] = []  # whether tiles may be large, set by forced_room()
-_tables: list[Table] = []  # the table in use, set by use_table()
-_turns = [0]  # how often another one was
+
+@dataclass(frozen=True)
+class Choice:
+    """What is chosen for everybody. None: as torch, the card and the rules below have it."""
+
+    precision: str | None = None  # of the products
+    room: bool | None = None  # whether tiles may be large
+    table: Table | None = None  # configurations that go before the rules
+
+
+_choice = Choice()  # no ContextVar: autograd runs the backward launch in a thread of its own, which would not see it
+
+
+def use(**changes: Any) -> Choice:
+    """Change the choice; what it was."""
+    global _choice
+    before, _choice = _choice, replace(_choice, **changes)
+    return before
+
+
+@contextmanager
+def choosing(**changes: Any) -> Iterator[None]:
+    """use() for as long as the block runs: how the catalogue reaches what other machines choose."""
+    before = use(**changes)
+    try:
+        yield
+    finally:
+        use(**vars(before))
 
 
 def precision(*tensors: Tensor) -> str:
@@ -77,8 +101,8 @@ def precision(*tensors: Tensor) -> str:
     "tf32", to no fewer bits than float16 has. float32 follows torch.get_float32_matmul_precision(). ROCm has no TF32 on
     every card and multiplies float32 in its matrix cores: "ieee".
     """
-    if _forced:
-        return _forced[-1]
+    if _choice.precision:
+        return _choice.precision
     if tensors[0].dtype == torch.bfloat16:
         return "bf16"
     if torch.version.hip is not None:
@@ -88,25 +112,10 @@ def precision(*tensors: Tensor) -> str:
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def mode() -> tuple[object, ...]:
-    """All that a configuration depends on beside shapes, types and the device."""
-    return (torch.get_float32_matmul_precision(), *_forced, *_rooms, *_turns)
-
-
 def slope_precision(*tensors: Tensor) -> str:
     """The same for a slope that is given, whose roundings nobody has chosen: never coarser than TF32."""
     found = precision(*tensors)
     return found if found != "bf16" else "ieee" if torch.version.hip is not None else "tf32"
-
-
-@contextmanager
-def forced_precision(value: str) -> Iterator[None]:
-    """Use `value` whatever torch says: how the catalogue reaches what every backend chooses."""
-    _forced.append(value)
-    try:
-        yield
-    finally:
-        _forced.pop()
 
 
 @cache
@@ -118,44 +127,14 @@ def _shared_memory(device: int) -> int:
 
 def large() -> bool:
     """Whether the current device has room for large tiles. Without one: yes, as the cards have that train."""
-    if _rooms:
-        return _rooms[-1]
+    if _choice.room is not None:
+        return _choice.room
     return not torch.cuda.is_available() or _shared_memory(torch.cuda.current_device()) >= LARGE
-
-
-@contextmanager
-def forced_room(value: bool) -> Iterator[None]:
-    """Choose as for a card with room for large tiles, or without, whatever card is here."""
-    _rooms.append(value)
-    try:
-        yield
-    finally:
-        _rooms.pop()
-
-
-def use_table(table: Table | None) -> None:
-    """Take configurations from `table` where it has the shape; None: by the rules below alone."""
-    if _tables != ([] if table is None else [table]):
-        _tables[:] = [] if table is None else [table]
-        _turns[0] += 1
-
-
-@contextmanager
-def with_table(table: Table) -> Iterator[None]:
-    """use_table() for as long as the block runs: how candidates are timed."""
-    before = list(_tables)
-    use_table(table)
-    try:
-        yield
-    finally:
-        use_table(before[-1] if before else None)
 
 
 def _tuned(kernel: str, shape: tuple[int, int, int], precision: str, otherwise: C_) -> C_:
     """The table's entry, or `otherwise`."""
-    if not _tables:
-        return otherwise
-    found = _tables[-1].get((kernel, *shape, precision))
+    found = (_choice.table or {}).get((kernel, *shape, precision))
     return found if isinstance(found, type(otherwise)) else otherwise
 
 

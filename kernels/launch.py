@@ -3,17 +3,14 @@
 with record() as launches:
     step()
 len(launches), sum(launch.bytes for launch in launches)
-
-A launch can be traced, which is how kernels/bound.py comes to repeat it: `with traced() as calls`.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -69,22 +66,8 @@ def compile_options(num_warps: int, num_stages: int, backend: str = "cuda") -> d
     return options
 
 
-class Traced(NamedTuple):
-    """A launch as it was made, its tensors themselves, and the compiled kernel that Triton handed back for it."""
-
-    launch: Launch
-    compiled: Any  # None in the interpreter and in a dry run
-
-
-class _Tracing(threading.local):
-    """The calls of the innermost traced() of this thread; None outside."""
-
-    calls: list[Traced] | None = None
-
-
 HOOKS: list[Callable[[Launch], None]] = []  # called before each launch
 _dry = 0  # > 0 inside record(dry=True): launches are recorded and not run
-_tracing = _Tracing()
 
 _interpreting = bool(triton.knobs.runtime.interpret)  # settled when @triton.jit meets the kernels
 
@@ -108,34 +91,19 @@ def launch(
     num_warps: int = 4,
     num_stages: int = 2,
     **constexprs: Any,
-) -> Any:
-    """Run `kernel` over `grid` on the device of its tensors. A None among `reads` and `writes` is an absent tensor.
-    Returns what Triton compiled for it, None where it compiled nothing."""
-    made = None
-    if HOOKS or _tracing.calls is not None:
+) -> None:
+    """Run `kernel` over `grid` on the device of its tensors. A None among `reads` and `writes` is an absent tensor."""
+    if HOOKS:
         read, written = (tuple(t for t in tensors if t is not None) for tensors in (reads, writes))
         made = Launch(kernel.fn.__name__, kernel, tuple(grid), args, constexprs, read, written, num_warps, num_stages)
         for hook in list(HOOKS):
             hook(made.aliased())
-    compiled = None
-    if not _dry:
-        device = next(t.device for t in args if isinstance(t, Tensor))
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            options = compile_options(num_warps, num_stages, "cuda" if torch.version.hip is None else "hip")
-            compiled = kernel[tuple(grid)](*args, **options, **constexprs)
-    if made is not None and _tracing.calls is not None:
-        _tracing.calls.append(Traced(made, compiled))
-    return compiled
-
-
-@contextmanager
-def traced() -> Iterator[list[Traced]]:
-    """The launches that this thread makes inside the block, with the tensors themselves in them."""
-    before, _tracing.calls = _tracing.calls, []
-    try:
-        yield _tracing.calls
-    finally:
-        _tracing.calls = before
+    if _dry:
+        return
+    device = next(t.device for t in args if isinstance(t, Tensor))
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        options = compile_options(num_warps, num_stages, "cuda" if torch.version.hip is None else "hip")
+        kernel[tuple(grid)](*args, **options, **constexprs)
 
 
 def empty(like: Tensor, *shape: int) -> Tensor:

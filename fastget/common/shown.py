@@ -15,10 +15,7 @@ import torch
 
 from fastget.common.files import write_atomically
 
-Shown = Literal[
-    "bound launches",  # a kernel's own launcher, called directly, gives the bits of Triton's
-    "graph",  # a training step replayed as a CUDA graph gives the bits of the eager one
-]
+Shown = Literal["graph"]  # a training step replayed as a CUDA graph gives the bits of the eager one
 DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
 
 

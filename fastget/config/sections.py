@@ -247,7 +247,7 @@ class TrainConfig:
     )
     compile: bool = opt(False, "torch.compile the network")
     graph: Literal["off", "auto", "on"] = opt(
-        "off",
+        "auto",
         "whole steps as CUDA graphs, on one GPU in bfloat16 or float32: auto (where they can be, and where `fastget "
         "selftest` has shown on this card that they give the eager bits), on (or an error that says why not)",
         free=True,

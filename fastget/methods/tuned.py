@@ -83,7 +83,7 @@ def use(device: torch.device) -> int:
 
     found = read(device) if device.type == "cuda" else []
     table = {(e.kernel, e.B, e.C, e.D, e.precision): from_dict(e.kernel, e.config) for e in found}
-    configs.use_table(table or None)
+    configs.use(table=table or None)
     return len(table)
 
 

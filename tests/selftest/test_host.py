@@ -1,6 +1,6 @@
-"""The self-test's rows of what spares the host: what cannot run is said, what differs is seen, what holds is kept.
+"""The self-test's row of what spares the host: what cannot run is said, what differs is seen, what holds is kept.
 
-A machine that calls itself a GPU stands for one: the kernels are interpreted, and a capture is the function itself.
+A machine that calls itself a GPU stands for one: a capture is the function itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from fastget.kernels.step import Steps
 from fastget.selftest import host
 from fastget.selftest.table import Machine, run_checks
 
@@ -29,7 +28,6 @@ class CalledGPU(Machine):
 def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     found: dict[str, bool] = {}
     monkeypatch.setattr(host, "keep", lambda results, device: found.update(results))
-    monkeypatch.setattr(host, "SHAPE", (5, 3, 16))
     monkeypatch.setattr(host, "STEPS", 16)
     monkeypatch.setattr(host, "captured", lambda step: step)
     return found
@@ -37,44 +35,25 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
 
 def test_rows_on_a_cpu() -> None:
     rows = list(run_checks(Machine(CPU), host.CHECKS))
-    assert [(row.part, row.check) for row in rows] == [("host", "bound launches"), ("host", "30 steps as CUDA graphs")]
+    assert [(row.part, row.check) for row in rows] == [("host", "30 steps as CUDA graphs")]
     assert {(row.status, row.figures) for row in rows} == {("cannot run here", "needs a GPU")}
 
 
 def test_what_holds_is_kept(kept: dict[str, bool]) -> None:
     rows = list(run_checks(CalledGPU(CPU), host.CHECKS))
     assert [(row.status, row.figures) for row in rows] == [
-        ("pass", "5 steps, bit-identical: taken from now on"),
         ("pass", "bit-identical: train.graph=auto takes them from now on"),
     ]
-    assert kept == {"bound launches": True, "graph": True}
+    assert kept == {"graph": True}
 
 
 def test_what_differs_is_noticed_and_kept_off(kept: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    update = Steps.update
-
-    def twice_if_direct(mu: Any, *rest: Any) -> None:
-        update(mu, *rest)
-        if made[-1]:
-            update(mu, *rest)
-
-    made: list[bool] = []
-    start = Steps.__init__
-
-    def noted(self: Steps, direct: bool) -> None:
-        made.append(direct)
-        start(self, direct)
-
-    monkeypatch.setattr(Steps, "__init__", noted)
-    monkeypatch.setattr(Steps, "update", staticmethod(twice_if_direct))
-
     def stale(step: Any) -> Any:
         first = step()
         return lambda: first  # a replay that does nothing
 
     monkeypatch.setattr(host, "captured", stale)
     rows = list(run_checks(CalledGPU(CPU), host.CHECKS))
-    assert [row.status for row in rows] == ["fail", "fail"]
-    assert "results differ" in rows[0].figures
-    assert "differ: losses by up to" in rows[1].figures
-    assert kept == {"bound launches": False, "graph": False}
+    assert [row.status for row in rows] == ["fail"]
+    assert "differ: losses by up to" in rows[0].figures
+    assert kept == {"graph": False}

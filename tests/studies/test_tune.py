@@ -26,7 +26,7 @@ def test_on_a_cpu_the_models_best_is_kept() -> None:
     for entry in found:
         seconds = []
         for config in candidates(entry.kernel, *SHAPE, "bf16"):
-            with configs.with_table({(entry.kernel, *SHAPE, "bf16"): config}):
+            with configs.choosing(table={(entry.kernel, *SHAPE, "bf16"): config}):
                 launch = next(x for x in launches_of(*SHAPE, torch.bfloat16) if x.name == f"{entry.kernel}_kernel")
             seconds.append(times(work_of(launch), CARDS["H100"]).seconds)
         assert len(seconds) > 4
@@ -78,7 +78,7 @@ def test_every_candidate_gives_the_rules_numbers(kernel: str) -> None:
     shape = (9, 5, 20)
     results = []
     for config in candidates(kernel, *shape, "bf16")[::3]:
-        with configs.with_table({(kernel, *shape, "bf16"): config}):
+        with configs.choosing(table={(kernel, *shape, "bf16"): config}):
             runs = []
             for _ in range(2):
                 torch.manual_seed(0)
