@@ -1,5 +1,6 @@
 """Two gloo ranks with half the batch each follow one rank with all of it."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -86,6 +87,9 @@ def test_two_ranks_as_a_user_starts_them(tmp_path: Path) -> None:
     lines = (tmp_path / "run" / "predictions.csv").read_text().splitlines()
     assert len(lines) == len(set(lines)) == 1 + 1797  # no image twice, none left out
     assert done.stdout.count("saved in") == 1  # rank 0 alone prints
+    verdict = json.loads((tmp_path / "run" / "summary.json").read_text())["verdict"]
+    said = " ".join(done.stdout.split())
+    assert [said.count(f"verdict: {one['text']}") for one in verdict] == [1] * len(verdict) != []
     config = tiny("x", **{key.replace(".", "__"): value for key, value in STEPS.items()})
     one = Engine(config, 0, load_domains(config.data), torch.device("cpu"))
     losses = steps(one, one.plan.warmup_steps)  # float32 has not drifted yet, and no argmax fallen otherwise
