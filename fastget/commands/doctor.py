@@ -65,19 +65,24 @@ def decisions() -> list[tuple[str, str]]:
     from fastget.methods.tuned import in_use
 
     device = choose_device("auto")
-    loader = choose_loader("auto", device)
     backend = choose_backend("auto", device).__name__.rpartition(".")[2]
     why = "" if device.type == "cuda" else ": no GPU here"
-    maths = {"kernels": "triton kernels", "fused": f"fused (PyTorch on a CPU){why}"}
+    maths = "triton kernels" if backend == "kernels" else f"reference (plain PyTorch){why}"
     return [
         ("train.device", f"{device.type}{why}"),
-        (
-            "data.loader",
-            loader + ("" if loader == "dali" else ": on a CPU DALI is no faster" if why else ": no DALI here"),
-        ),
-        ("a step's maths", maths.get(backend, f"reference (plain PyTorch){why}")),
+        ("data.loader", _loader(choose_loader("auto", device), device.type)),
+        ("a step's maths", maths),
         ("kernels' block sizes", in_use(device)),
     ]
+
+
+def _loader(chosen: str, device: str) -> str:
+    """The loader, and why it is not DALI."""
+    if chosen == "dali":
+        return chosen
+    if device == "cuda":
+        return f"{chosen}: no DALI here"
+    return f"{chosen}: PIL's own pixels. DALI saves up to 1.7 ms of CPU an image, about 1 % of ResNet-18's step"
 
 
 def _importable(module: str, package: str) -> str:

@@ -4,12 +4,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fastget import __version__
+from fastget.commands import doctor
 from fastget.commands.main import COMMANDS, main
 from fastget.config import Config, walk
 
@@ -219,6 +222,27 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for word in ("Python", "torch", "CUDA", "triton", "DALI", "apex", "step's maths", "data.loader"):
         assert word in text
+
+
+@pytest.mark.parametrize(
+    ("chosen", "device", "said"),
+    [
+        ("dali", "cuda", "dali"),
+        ("torchvision", "cuda", "torchvision: no DALI here"),
+        ("torchvision", "cpu", "torchvision: PIL's own pixels. DALI saves up to 1.7 ms"),
+    ],
+)
+def test_doctor_says_why_a_loader_is_taken(
+    chosen: str, device: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastget.common.device.choose_device", lambda wanted: torch.device(device))
+    monkeypatch.setattr("fastget.loading.loader.choose_loader", lambda wanted, device: chosen)
+    backend = ModuleType("fastget.kernels" if device == "cuda" else "fastget.reference")
+    monkeypatch.setattr("fastget.methods.backend.choose_backend", lambda wanted, device: backend)
+    monkeypatch.setattr("fastget.methods.tuned.in_use", lambda device: "rules")
+    told = dict(doctor.decisions())
+    assert told["data.loader"].startswith(said)
+    assert told["a step's maths"].startswith("triton kernels" if device == "cuda" else "reference (plain PyTorch)")
 
 
 def test_module_is_the_command() -> None:
