@@ -36,8 +36,9 @@ from fastget.common.preprocessing import MEAN, STD, Preprocessing
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import Cache, Encoding, Packed
 from fastget.data.packed.write import pack
-from fastget.loading.loader import Loader, Stream
+from fastget.loading.loader import Loader
 from fastget.loading.sampling import Draw, TrainSampler
+from fastget.loading.stream import Stream
 from fastget.studies.bench import Row
 
 RESIZE, CROP, BATCH = 256, 224, 36

@@ -19,16 +19,16 @@ from fastget.commands.predict import add_checkpoint, open_predictor
 from fastget.common.progress import progress_bar
 from fastget.common.text import and_more, escaped
 from fastget.config import DataConfig, make_config, parse_pairs
-from fastget.data.feature_store import Origin
 from fastget.data.domains import load_domains
+from fastget.data.feature_store import Origin
 from fastget.data.lists import ImageList
 from fastget.data.relative_paths import as_found, path_fields
 from fastget.data.walk import unused_notes
 
 if TYPE_CHECKING:
     from fastget.evaluation.score import Evaluation
-    from fastget.loading.bad_files import BadFile
     from fastget.loading.loader import Loader
+    from fastget.loading.stream import BadFile
     from fastget.serving.predictor import Predictor
 
 HELP = "accuracy of a trained network on a labelled domain, by default the run's own target"
@@ -121,8 +121,9 @@ def loader_of(
     """The images, or their features, as the run's own evaluation loads them."""
     import torch
 
-    from fastget.loading.loader import Loader, Stream
+    from fastget.loading.loader import Loader
     from fastget.loading.sampling import EvalSampler
+    from fastget.loading.stream import Stream
 
     made = predictor.preprocessing
     sampler = EvalSampler(len(images), batch_size, margin=made.margin)

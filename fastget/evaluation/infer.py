@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from fastget.common.precision import autocast
 from fastget.common.ranks import global_sum
-from fastget.loading.loader import Batch, Loader
+from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler
+from fastget.loading.stream import Batch
 from fastget.networks.network import Network
 
 

@@ -27,6 +27,7 @@ from fastget.common.progress import Advance
 from fastget.common.ranks import Ranks, joined
 from fastget.common.text import and_more
 from fastget.config import Config
+from fastget.data.domains import read_domains, sound_lists
 from fastget.data.feature_store import (
     INDEX,
     Entry,
@@ -39,12 +40,12 @@ from fastget.data.feature_store import (
     together,
     write_shard,
 )
-from fastget.data.domains import read_domains, sound_lists
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import find_packed
 from fastget.data.walk import unused_notes
-from fastget.loading.loader import Batch, Loader, Stream, TooManyBadImages
+from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler
+from fastget.loading.stream import Batch, Stream, TooManyBadImages
 from fastget.networks.network import build_network
 from fastget.networks.preprocessing import filled
 from fastget.networks.record import RANDOM, digest_of, source_of

@@ -24,11 +24,9 @@ from torch.utils.dlpack import from_dlpack
 from fastget.common.choices import Interpolation
 from fastget.common.errors import RunFailed
 from fastget.common.preprocessing import Preprocessing
-from fastget.loading.bad_files import BadFiles
 from fastget.loading.dali_source import ExternalSource, cut_in_resize, note_bad_files
-from fastget.loading.sampling import TrainSampler
-from fastget.loading.stream import Stream, image_type
-from fastget.loading.threaded import DrawnBatch, normalise, read_batch
+from fastget.loading.pixels import DrawnBatch, normalise, read_batch
+from fastget.loading.stream import BadFiles, Stream
 
 UNEXPLAINED = 3  # failures in a row that no file explains, before DALI's own error is raised
 PREFETCH = 2  # batches that DALI makes ahead of the one in use
@@ -51,11 +49,10 @@ def dali_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: i
             pipeline.build()
             while True:
                 outputs = pipeline.run(torch.cuda.current_stream(device).cuda_stream) if gpu else pipeline.run()
-                made = [from_dlpack(out.as_tensor()) for out in outputs]
-                views = [_finished(stream, view) for view in made]
+                views = [_finished(stream, from_dlpack(out.as_tensor())) for out in outputs]
                 step, draw = source.given.pop(0)
                 start, unexplained = step + 1, 0
-                yield draw, views[0], views[1] if len(views) > 1 else None
+                yield draw, views
         except StopIteration:
             return
         except RuntimeError as error:
@@ -69,17 +66,16 @@ def dali_batches(stream: Stream, bad: BadFiles, device: torch.device, workers: i
             source.close()
         step = source.given[0][0]
         with ThreadPoolExecutor(workers) as pool:
-            draw, first, second = read_batch(stream, bad, step, pool, workers)
+            draw, views = read_batch(stream, bad, step, pool, workers)
         start = step + 1
-        views = [_finished(stream, view.to(device)) for view in (first, second) if view is not None]
-        yield draw, views[0], views[1] if len(views) > 1 else None
+        yield draw, [_finished(stream, view.to(device)) for view in views]
 
 
 def _finished(stream: Stream, images: Tensor) -> Tensor:
     """(b, H, W, 3) -> (b, 3, H, W): normalised, unless the pipeline has done that."""
     if images.dtype != torch.uint8:
         return images.permute(0, 3, 1, 2)
-    return normalise(images, stream.preprocessing, image_type(stream, images.device.type == "cuda"))
+    return normalise(images, stream.preprocessing, stream.image_type(gpu=images.device.type == "cuda"))
 
 
 # --- the description -----------------------------------------------------------------------------
@@ -95,9 +91,9 @@ def define(stream: Stream, source: ExternalSource, *, gpu: bool, device_id: int 
             "pip install nvidia-dali-cuda130, or use data.loader=torchvision"
         ) from error
     made = stream.preprocessing
-    views = stream.sampler.views if isinstance(stream.sampler, TrainSampler) else 1
+    views = stream.sampler.views
     in_resize = cut_in_resize(stream)
-    as_bytes = image_type(stream, gpu) != torch.float32
+    as_bytes = stream.image_type(gpu=gpu) != torch.float32
     normal: dict[str, Any] = {
         "dtype": types.FLOAT,
         "mean": [255 * m for m in made.mean],

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastget.data.decode import BadImage, read_sound
-from fastget.loading.bad_files import ATTEMPTS, BadFiles
-from fastget.loading.sampling import Draw, TrainSampler
-from fastget.loading.stream import Stream
-from fastget.loading.threaded import read_square
+from fastget.loading.pixels import draw_readable, read_square
+from fastget.loading.sampling import Draw
+from fastget.loading.stream import BadFiles, Stream
 
 Inputs = tuple[list[NDArray[Any]], ...]  # what a step hands to the pipeline
 Ready = tuple[int, Draw, list[NDArray[np.uint8]]]  # step, what was drawn in the end, the encoded images
@@ -25,8 +24,7 @@ Ready = tuple[int, Draw, list[NDArray[np.uint8]]]  # step, what was drawn in the
 
 def cut_in_resize(stream: Stream) -> bool:
     """Whether no more of the square is made than is shown, a quarter less to resize. Two views share one square."""
-    views = stream.sampler.views if isinstance(stream.sampler, TrainSampler) else 1
-    return views == 1 and stream.packed is None and stream.edges == "plain"
+    return stream.sampler.views == 1 and stream.packed is None and stream.edges == "plain"
 
 
 class ExternalSource:
@@ -50,9 +48,8 @@ class ExternalSource:
         self.given.append((step, draw))
         self._next = self._ahead.submit(self._prepare, step + 1)
         inputs: list[list[Any]] = [encoded]
-        for view in (draw, draw.second):
-            if view:
-                inputs += [*self._places(view), list(view.flip.astype(np.int32))]
+        for view in draw.views:
+            inputs += [*self._places(view), list(view.flip.astype(np.int32))]
         return tuple(inputs)
 
     def _places(self, view: Draw) -> list[list[Any]]:
@@ -69,7 +66,7 @@ class ExternalSource:
         """The next batch that holds an image, at `step` or, in evaluation, after it; none at the end."""
         while True:
             try:
-                draw = without_bad(self._stream, self._bad, step)
+                draw = draw_readable(self._stream, self._bad, step)
             except StopIteration:
                 return None
             if not len(draw.index):  # an evaluation batch of nothing but bad files
@@ -91,24 +88,6 @@ class ExternalSource:
         except BadImage as error:
             self._bad.add(index, step, error)
             return None
-
-
-def without_bad(stream: Stream, bad: BadFiles, step: int) -> Draw:
-    """A step's draw with the files known as bad replaced, or left out in evaluation."""
-    draw = stream.sampler(step)
-    rows = [row for row, index in enumerate(draw.index.tolist()) if index in bad]
-    if not rows:
-        return draw
-    if not isinstance(stream.sampler, TrainSampler):
-        return draw.rows(np.setdiff1d(np.arange(len(draw.index)), rows))
-    index = draw.index.copy()
-    for row in rows:
-        tries = (stream.sampler.replacement(step, row, attempt) for attempt in range(ATTEMPTS))
-        other = next((i for i in tries if i not in bad), None)
-        if other is None:
-            raise bad.too_many()
-        index[row] = other
-    return Draw(index, draw.x, draw.y, draw.flip, draw.second)
 
 
 def note_bad_files(stream: Stream, bad: BadFiles, source: ExternalSource) -> bool:

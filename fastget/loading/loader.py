@@ -13,35 +13,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fastget.common.choices import Decoder
-from fastget.data.decode import BadImage, read_image
-from fastget.loading.bad_files import BadFile, BadFiles, TooManyBadImages
 from fastget.loading.dali import dali_batches
+from fastget.loading.pixels import DrawnBatch, normalise, read_batch
 from fastget.loading.sampling import Draw
-from fastget.loading.stream import Batch, Stream, image_type
-from fastget.loading.threaded import DrawnBatch, normalise, threaded_batches
+from fastget.loading.stream import BadFiles, Batch, Stream
 
-__all__ = [
-    "BadFile",
-    "BadImage",
-    "Batch",
-    "Decoder",
-    "Loader",
-    "Stream",
-    "TooManyBadImages",
-    "choose_loader",
-    "normalise",
-    "read_image",
-]
+AHEAD = 2  # batches that the processor prepares ahead of the one in use
 
 
 def choose_loader(decoder: Decoder, device: torch.device) -> Literal["dali", "torchvision", "synthetic"]:
-    """`auto`: DALI on a GPU, where it is installed; torchvision on a CPU, where DALI is no faster."""
+    """`auto`: DALI on a GPU, where it is installed; torchvision on a CPU: PIL's own pixels."""
     if decoder != "auto":
         return decoder
     if device.type != "cuda":
@@ -76,11 +65,12 @@ class Loader:
         A file that can no longer be read is noted in `bad`, and in the `bad` of the next batch; training shows another
         image in its place, evaluation leaves it out. Raises TooManyBadImages past the stream's bad_threshold.
         """
-        for draw, images, second in self._make(start):
+        for draw, views in self._make(start):
             if not len(draw.index):
                 continue  # an evaluation batch of nothing but bad files
             place = torch.from_numpy(draw.index).to(self.device, non_blocking=True)
-            yield Batch(images, self._labels[place], draw.index, place, second, self.bad.news())
+            second = views[1] if len(views) > 1 else None
+            yield Batch(views[0], self._labels[place], draw.index, place, second, self.bad.news())
 
     def _make(self, start: int) -> Iterator[DrawnBatch]:
         packed = self.stream.packed
@@ -89,15 +79,43 @@ class Loader:
         if self.decoder == "synthetic":
             return _synthetic(self.stream, self.device, start)
         on_host = packed is not None and (packed.format == "raw" or self.device.type == "cpu")
-        make = threaded_batches if self.decoder == "torchvision" or on_host else dali_batches
+        make = _threaded if self.decoder == "torchvision" or on_host else dali_batches
         return make(self.stream, self.bad, self.device, self.workers, start)
+
+
+def _threaded(stream: Stream, bad: BadFiles, device: torch.device, workers: int, start: int) -> Iterator[DrawnBatch]:
+    """Made by the processor, in threads: uint8 until it is on a GPU, which normalises it."""
+    gpu = device.type == "cuda"
+
+    def make(step: int) -> DrawnBatch | None:
+        try:
+            draw, views = read_batch(stream, bad, step, pool, workers, torch.uint8 if gpu else torch.float32)
+        except StopIteration:
+            return None
+        return draw, [view.pin_memory() if gpu else view.permute(0, 3, 1, 2) for view in views]
+
+    def finished(view: Tensor) -> Tensor:
+        return normalise(view.to(device, non_blocking=True), stream.preprocessing, stream.image_type(gpu=True))
+
+    with ThreadPoolExecutor(workers) as pool, ThreadPoolExecutor(1) as ahead:
+        waiting: list[Future[DrawnBatch | None]] = [ahead.submit(make, start + k) for k in range(AHEAD)]
+        try:
+            for step in count(start + AHEAD):
+                if (made := waiting.pop(0).result()) is None:
+                    return
+                waiting.append(ahead.submit(make, step))
+                draw, views = made
+                yield draw, [finished(view) for view in views] if gpu else views
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def _stored(stream: Stream, features: Tensor, start: int) -> Iterator[DrawnBatch]:
     """Rows of features that are on the device already. They have no second view: it is the first once more."""
     for draw in _draws(stream, start):
         shown = features[torch.from_numpy(draw.index).to(features.device, non_blocking=True)].float()
-        yield draw, shown, shown if draw.second else None
+        yield draw, [shown] * len(draw.views)
 
 
 def _synthetic(stream: Stream, device: torch.device, start: int) -> Iterator[DrawnBatch]:
@@ -105,19 +123,15 @@ def _synthetic(stream: Stream, device: torch.device, start: int) -> Iterator[Dra
     generator = torch.Generator(device).manual_seed(0)
     batch, side = stream.sampler.batch_size, stream.preprocessing.crop
     images = torch.randn(batch, side, side, 3, device=device, generator=generator).permute(0, 3, 1, 2)
-    images = images.to(image_type(stream, device.type == "cuda"))
+    images = images.to(stream.image_type(gpu=device.type == "cuda"))
     for draw in _draws(stream, start):
-        shown = images[: len(draw.index)]
-        yield draw, shown, shown if draw.second else None
+        yield draw, [images[: len(draw.index)]] * len(draw.views)
 
 
 def _draws(stream: Stream, start: int) -> Iterator[Draw]:
     """What the sampler draws from step `start` on, to its end if it has one."""
-    step = start
-    while True:
+    for step in count(start):
         try:
-            draw = stream.sampler(step)
+            yield stream.sampler(step)
         except StopIteration:
             return
-        yield draw
-        step += 1

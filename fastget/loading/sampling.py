@@ -29,6 +29,11 @@ class Draw:
     flip: NDArray[np.bool_]  # (b,)
     second: Draw | None = None  # the same images, cropped another time (MixMatch)
 
+    @property
+    def views(self) -> list[Draw]:
+        """This one, and the second where there is one."""
+        return [self, self.second] if self.second else [self]
+
     def rows(self, keep: NDArray[np.int64]) -> Draw:
         """Some of the rows."""
         second = self.second.rows(keep) if self.second else None
@@ -108,6 +113,8 @@ def fixed_draw(length: int, size: int) -> NDArray[np.int64]:
 class EvalSampler:
     """Every image exactly once, in order, cropped at the centre; ranks take consecutive shares. Or a few images alone,
     `chosen` by their places."""
+
+    views = 1
 
     def __init__(
         self,

@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastget.common.choices import Decoder
 from fastget.common.preprocessing import Preprocessing
 from fastget.data.lists import ImageList
-from fastget.loading.loader import Decoder, Loader, Stream
+from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler, TrainSampler
+from fastget.loading.stream import Stream
 from fastget.selftest import table as selftest
 
 Row = tuple[str, bool | None, str]  # name, passed (none: cannot run here), figures in words

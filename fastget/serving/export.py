@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fastget.common.files import made_whole
 from fastget.common.preprocessing import Preprocessing
 from fastget.evaluation.infer import ClassMeans
-from fastget.loading.loader import normalise
+from fastget.loading.pixels import normalise
 from fastget.networks.network import Network
 from fastget.serving.predictor import Predictor, load_predictor
 from fastget.serving.weights import SUFFIX, write_weights

@@ -25,8 +25,8 @@ from fastget.common.precision import autocast, of_a_run
 from fastget.common.preprocessing import Preprocessing
 from fastget.common.text import and_more
 from fastget.config import make_config
-from fastget.data.decode import MAX_PIXELS
-from fastget.loading.loader import BadImage, normalise, read_image
+from fastget.data.decode import MAX_PIXELS, BadImage, read_image
+from fastget.loading.pixels import normalise
 from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import Network, build_network
 from fastget.runs.checkpoint import FINAL, BadCheckpoint, CheckpointFolder, load_checkpoint

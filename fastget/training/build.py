@@ -18,8 +18,9 @@ from fastget.common.ranks import Ranks
 from fastget.common.timing import Timer
 from fastget.config import Config, TrainConfig
 from fastget.data.domains import Domains
-from fastget.loading.loader import Loader, Stream
+from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler, TrainSampler, fixed_draw
+from fastget.loading.stream import Stream
 from fastget.methods import method_of
 from fastget.methods.base import Task
 from fastget.networks.network import build_network

@@ -25,7 +25,8 @@ from fastget.evaluation.infer import Between, Inferred, Look, WholeTarget, infer
 from fastget.evaluation.sample import Sample, Sampled, quality
 from fastget.evaluation.score import Evaluation, assess
 from fastget.evaluation.verdict import Finding, collapsed, in_effect, of_accuracy, of_agreement, of_coverage, untold
-from fastget.loading.loader import Batch, Loader
+from fastget.loading.loader import Loader
+from fastget.loading.stream import Batch
 from fastget.methods.base import Seen
 from fastget.networks.preprocessing import filled
 from fastget.networks.record import Record, other_start, record_of

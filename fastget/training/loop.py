@@ -17,7 +17,7 @@ from fastget.common.signals import noted
 from fastget.evaluation.score import Evaluation
 from fastget.evaluation.selection import better
 from fastget.evaluation.verdict import of_agreement
-from fastget.loading.loader import TooManyBadImages
+from fastget.loading.stream import TooManyBadImages
 from fastget.runs.folder import BEFORE, RunFolder
 from fastget.runs.sinks.display import Display
 from fastget.runs.sinks.tensorboard import Board

@@ -27,8 +27,9 @@ from fastget.data.lists import ImageList
 from fastget.data.packed import write as pack_module
 from fastget.data.packed.read import Cache, Encoding, Format, Packed, cache_folder, find_packed
 from fastget.data.packed.write import estimate, pack, verify
-from fastget.loading.loader import Loader, Stream
+from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler, TrainSampler
+from fastget.loading.stream import Stream
 from tests.pictures import image_list, this_fastget, write_damage, write_domains
 
 CPU = torch.device("cpu")

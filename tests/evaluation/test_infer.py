@@ -20,8 +20,9 @@ from fastget.config import make_config
 from fastget.data.lists import ImageList
 from fastget.evaluation.infer import Inferred, class_means, infer
 from fastget.evaluation.sample import Sample
-from fastget.loading.loader import Batch, Loader, Stream
+from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler
+from fastget.loading.stream import Batch, Stream
 from fastget.networks.network import Network, build_network
 from fastget.networks.preprocessing import filled
 from tests.fake_cuda import Waits, autocast_on_fake_cuda, to_fake_cuda

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from fastget.common.choices import Edges
+from fastget.common.choices import Decoder, Edges
 from fastget.common.preprocessing import MEAN, STD, Preprocessing
 from fastget.config import Config, DataConfig, make_config
 from fastget.data.decode import read_image
@@ -23,11 +23,12 @@ from fastget.data.lists import ImageList
 from fastget.data.packed.read import Cache, Encoding, Packed
 from fastget.data.packed.write import pack
 from fastget.loading import dali
-from fastget.loading.bad_files import BadFiles
 from fastget.loading.dali import dali_batches, define
 from fastget.loading.dali_source import ExternalSource
-from fastget.loading.loader import Decoder, Loader, Stream, TooManyBadImages, choose_loader, normalise
+from fastget.loading.loader import Loader, choose_loader
+from fastget.loading.pixels import normalise
 from fastget.loading.sampling import EvalSampler, TrainSampler
+from fastget.loading.stream import BadFiles, Stream, TooManyBadImages
 from tests.pictures import image_list, photograph, write_domains, write_encodings
 
 CPU = torch.device("cpu")
@@ -450,7 +451,7 @@ def test_the_packed_pipeline_decodes_on_the_gpu(domains: tuple[ImageList, ImageL
     assert "Resize" not in [op[0] for op in operators(what, gpu=True)]
     # The same pipeline on the CPU gives what the host decodes from the same records.
     device_free = dali_batches(what, BadFiles(domains[0], 0.01), CPU, 2, 0)
-    for (draw, images, _), batch in zip(device_free, take(Loader(what, CPU, "dali", 2), 3), strict=False):
+    for (draw, (images,)), batch in zip(device_free, take(Loader(what, CPU, "dali", 2), 3), strict=False):
         assert np.array_equal(draw.index, batch.index)
         assert (levels(images) - levels(batch.images)).abs().max() <= 1.001
 

@@ -8,13 +8,15 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
+from fastget.common.choices import Decoder
 from fastget.common.preprocessing import Preprocessing
 from fastget.data.folders import domains_from_folders
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import Cache, Encoding, Packed
 from fastget.data.packed.write import pack
-from fastget.loading.loader import Decoder, Loader, Stream
+from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler
+from fastget.loading.stream import Stream
 from tests.pictures import write_domains
 
 CPU = torch.device("cpu")

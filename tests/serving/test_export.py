@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fastget.commands.main import main
 from fastget.config import DataConfig
+from fastget.data.decode import read_image
 from fastget.data.domains import load_domains
-from fastget.loading.loader import read_image
 from fastget.serving.export import METADATA, Deployed, ExportFailed, compare, export, load_exported
 from fastget.serving.predictor import Predictor, load_predictor
 

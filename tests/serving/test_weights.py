@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from fastget.commands.main import main
 from fastget.config import DataConfig
+from fastget.data.decode import read_image
 from fastget.data.digits import digits_root
 from fastget.data.domains import load_domains
-from fastget.loading.loader import normalise, read_image
+from fastget.loading.pixels import normalise
 from fastget.runs.checkpoint import BadCheckpoint
 from fastget.runs.old import FORMAT
 from fastget.serving.predictor import load_predictor

@@ -14,7 +14,7 @@ from fastget.common.errors import Interrupted, RunFailed
 from fastget.data.check import files as check_files
 from fastget.data.check.files import check
 from fastget.data.decode import look_at_ends
-from fastget.loading.loader import TooManyBadImages
+from fastget.loading.stream import TooManyBadImages
 from fastget.runs import checkpoint
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.runs.sinks.display import Display

@@ -24,8 +24,9 @@ from PIL import Image
 from fastget.common.files import write_atomically
 from fastget.config import Config
 from fastget.data.lists import ImageList
-from fastget.loading.loader import Loader, Stream
+from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler
+from fastget.loading.stream import Stream
 from fastget.networks.counted import count_network
 from fastget.studies.plan.cards import CPU, Card
 from fastget.studies.plan.memory import kept_by

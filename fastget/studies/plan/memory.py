@@ -11,7 +11,7 @@ from torch import nn
 from fastget.bases import base_of
 from fastget.common.timing import UNTIMED
 from fastget.config import Config
-from fastget.loading.threaded import AHEAD
+from fastget.loading.loader import AHEAD
 from fastget.methods import method_of
 from fastget.methods.base import Task
 from fastget.networks.counted import Counted
