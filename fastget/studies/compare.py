@@ -79,6 +79,9 @@ class Comparison:
     def rows(self) -> list[Row]:
         return [(method, base) for base in self.bases for method in self.methods]
 
+    def title(self, row: Row) -> str:
+        return title_of(*row, self.given.get("method.recipe", "default"))
+
 
 def compare(what: Comparison, out: Path, count: int | None = None, console: Console | None = None) -> int:
     """Run it, or what is left of it. 0, or 1 if a job failed."""
@@ -196,7 +199,7 @@ def live_table(what: Comparison, outcomes: Sequence[Outcome]) -> Table:
         parts = []
         for setting, column in zip(what.settings, columns, strict=True):
             parts.append(_live_cell(results.of(setting, (method, base)), *column[number], what.metric))
-        table.add_row(title_of(method, base), *parts)
+        table.add_row(what.title((method, base)), *parts)
     return table
 
 
@@ -253,7 +256,7 @@ def _table(results: Results, setting: str) -> list[str]:
             cell(*column[number], len(what.seeds), state(results.of(setting, row, task)))
             for task, column in zip(tasks, columns, strict=True)
         ]
-        rows.append([title_of(*row), *cells])
+        rows.append([what.title(row), *cells])
     head = ["mean" if task is None else f"{Path(task[0]).stem} → {Path(task[1]).stem}" for task in tasks]
     return markdown([f"n = {len(what.seeds)}", *head], rows)
 
@@ -265,6 +268,6 @@ def _panels(results: Results) -> dict[str, list[Dot]]:
         dots = []
         for row, (figure, mark) in zip(results.what.rows(), results.column(setting), strict=True):
             single = list(seed_means(results.by_task(setting, row)).values())
-            dots.append(Dot(title_of(*row), figure, mark, single, state(results.of(setting, row))))
+            dots.append(Dot(results.what.title(row), figure, mark, single, state(results.of(setting, row))))
         panels[setting] = dots
     return panels

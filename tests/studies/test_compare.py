@@ -89,6 +89,13 @@ def test_near_the_best_and_the_mean_over_tasks(monkeypatch: pytest.MonkeyPatch) 
     assert "that of each seed's mean over tasks" in table
 
 
+def test_tables_name_the_recipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    stand_in(monkeypatch)
+    assert main(["compare", "--methods", "get", "--recipe", "paper", "--seeds", "0", "--out", "c"]) == 0
+    assert "| get, paper's values | **90.0** |" in Path("c/table.md").read_text()
+    assert "get, paper's values" in said(capsys)
+
+
 def test_a_failing_method_is_a_row_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
