@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastget.common.progress import Advance
 from fastget.common.text import and_more, nearest
@@ -19,49 +17,15 @@ from fastget.data.check.files import Report, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.decode import Problem
 from fastget.data.digits import digits_root
-from fastget.data.feature_store import Origin, Store
+from fastget.data.feature_store import Store
 from fastget.data.folders import domains_from_folders, folders_in, what_is
-from fastget.data.published import present, published_shots, read_domain, validation_file
 from fastget.data.lists import ImageList, domains_from_lists, read_list
-from fastget.data.notes import count_notes, lacking_notes, limit_notes, same_notes, ssda_notes
+from fastget.data.notes import count_notes, lacking_notes, same_notes
 from fastget.data.packed.read import Packed, find_packed
+from fastget.data.protocols import Domains
+from fastget.data.published import present, published_shots, read_domain, validation_file
 from fastget.data.relative_paths import as_found
-from fastget.data.walk import Unused, unreadable, unused_notes
-
-
-@dataclass(frozen=True)
-class Domains:
-    """The lists of a run, as its setting makes them, without the bad files."""
-
-    source: ImageList
-    target: ImageList  # what the method adapts to; SSDA: the unlabelled part
-    labelled_target: ImageList | None = None  # SSDA's shots
-    validation: ImageList | None = None  # SSDA's images whose labels no step trains on, where there are any
-    left_out: list[Problem] = field(default_factory=list)  # bad files, under data.bad_images=skip
-    warnings: list[Problem] = field(default_factory=list)  # misnamed files, which are used all the same
-    unused: dict[str, tuple[Unused, ...]] = field(
-        default_factory=dict
-    )  # role -> files of its folder that no list holds
-    packed: dict[str, Packed] = field(default_factory=dict)  # role -> cache, where fresh
-    features: dict[str, NDArray[Any]] = field(default_factory=dict)  # role -> (N, D), where data.name=features
-    origin: Origin | None = None  # of the features: what made them
-    notes: list[str] = field(default_factory=list)  # lines for people: caches, counts that differ from the published
-    protocol: dict[str, Any] = field(default_factory=dict)  # how the lists came about: split.json of the run
-
-    @property
-    def evaluation(self) -> ImageList:
-        """What accuracy is measured on: the target; in SSDA its unlabelled part."""
-        return self.target
-
-    def lists(self) -> dict[str, ImageList]:
-        """The lists by their role."""
-        found = {
-            "source": self.source,
-            "target": self.target,
-            "labelled_target": self.labelled_target,
-            "validation": self.validation,
-        }
-        return {role: images for role, images in found.items() if images is not None}
+from fastget.data.walk import unreadable, unused_notes
 
 
 def load_domains(
@@ -75,53 +39,67 @@ def load_domains(
     _refuse_misplaced(data)
     data, moved = as_found(data)
     store = Store.open(_root(data.name, data.root)) if data.name == "features" else None
-    source, target = find_domains(data, store)
+    whole = find_domains(data, store)
+    source, target = whole
     shots, validation = _given(data, target) if data.setting == "ssda" else (None, None)
     if need_validation and validation is None:
         raise ValueError(_no_validation(data))
-    split = protocols.apply(
-        source,
-        target,
-        setting=data.setting,
-        classes=data.pda_classes,
-        subset=data.pda_subset,
-        shots=data.shots,
-        published=shots,
-        validation=validation,
-        imbalanced=data.imbalanced,
-        keep=data.imbalanced_keep,
-        limit=data.limit,
-        seed=data.split_seed,
-    )
-    domains = Domains(split.source, split.target, split.labelled_target, split.validation, protocol=split.protocol)
+    domains = protocols.apply(source, target, data, published=shots, validation=validation)
     same = source.in_both(target) if store is None else np.full(len(source), data.source == data.target)
-    notes = [*moved, *same_notes(source, same), *ssda_notes(split), *limit_notes(split)]
+    notes = [*moved, *same_notes(source, same), *domains.notes]
     notes += lacking_notes(target) if data.setting == "uda" else []
     if store is not None:
         return _with_features(domains, store, notes)
-    domains = _without_bad(domains, data, [source, target], workers, advance)
-    caches = {}
-    if data.resize is not None and data.interpolation is not None:  # else it is not known what a cache should hold
-        for role, images in domains.lists().items():
-            caches[role] = find_packed(images, data.cache, data.resize, data.interpolation)
-    notes = [*domains.notes, *(note for _, note in caches.values() if note), *notes]
-    notes += count_notes(data.name, [source, target])
-    return dataclasses.replace(
-        domains, packed={role: packed for role, (packed, _) in caches.items() if packed}, notes=notes
-    )
+    return _with_files(domains, data, whole, notes, workers, advance)
 
 
 def _with_features(domains: Domains, store: Store, notes: list[str]) -> Domains:
     """The lists with their features. No image is opened, so that none can be bad."""
-    origin = dataclasses.asdict(store.origin)
-    features = {role: store.features(images) for role, images in domains.lists().items()}
     note = f"features of {store.origin.tag}, {store.origin.dim} wide, from {store.folder}"
     return dataclasses.replace(
         domains,
-        features=features,
+        features={role: store.features(images) for role, images in domains.lists().items()},
         origin=store.origin,
         notes=[note, *notes],
-        protocol=domains.protocol | {"features": origin},
+        protocol=domains.protocol | {"features": dataclasses.asdict(store.origin)},
+    )
+
+
+def _with_files(
+    domains: Domains,
+    data: DataConfig,
+    whole: Sequence[ImageList],
+    notes: list[str],
+    workers: int,
+    advance: Advance | None,
+) -> Domains:
+    """The lists after a quick look at every file, with their caches. What lies in the folders of the whole domains and
+    is not used is counted in the notes, and listed in the protocol."""
+    lists, report = sound_lists(domains.lists(), data, workers, advance, whole)
+    found: dict[str, tuple[Packed | None, str]] = {}
+    if data.resize is not None and data.interpolation is not None:  # else it is not known what a cache should hold
+        found = {role: find_packed(some, data.cache, data.resize, data.interpolation) for role, some in lists.items()}
+    by_name = {images.name: images.unused for images in whole}  # of one domain that is both, once
+    protocol = dict(domains.protocol)
+    if report.bad:
+        protocol["left_out"] = [dataclasses.asdict(problem) for problem in report.bad]
+    if unused := [dataclasses.asdict(one) for some in by_name.values() for one in some]:
+        protocol["unused"] = unused
+    changed: dict[str, Any] = dict(lists)
+    return dataclasses.replace(
+        domains,
+        **changed,
+        left_out=report.bad,
+        unused=dict(zip(("source", "target"), (images.unused for images in whole), strict=True)),
+        packed={role: packed for role, (packed, _) in found.items() if packed},
+        notes=[
+            *report.notes,
+            *(note for name, some in by_name.items() for note in unused_notes(name, some)),
+            *(note for _, note in found.values() if note),
+            *notes,
+            *count_notes(data.name, whole),
+        ],
+        protocol=protocol,
     )
 
 
@@ -249,31 +227,6 @@ def _no_validation(data: DataConfig) -> str:
     return (
         f"train.select=validation needs a validation list, and {data.target} has none: {where}. "
         "Or choose by what needs no labels: --select entropy, mutual_information or neighbourhood_density"
-    )
-
-
-def _without_bad(
-    domains: Domains, data: DataConfig, whole: Sequence[ImageList], workers: int, advance: Advance | None
-) -> Domains:
-    """The lists after a quick look at every file. What lies in the folders of the whole domains and is not used is
-    counted in the notes, and listed in the protocol."""
-    kept, report = sound_lists(domains.lists(), data, workers, advance, whole)
-    by_name = {images.name: images.unused for images in whole}  # of one domain that is both, once
-    notes = [*report.notes, *(note for name, unused in by_name.items() for note in unused_notes(name, unused))]
-    protocol = dict(domains.protocol)
-    if report.bad:
-        protocol["left_out"] = [dataclasses.asdict(problem) for problem in report.bad]
-    if unused := [dataclasses.asdict(one) for some in by_name.values() for one in some]:
-        protocol["unused"] = unused
-    changed: dict[str, Any] = dict(kept)
-    return dataclasses.replace(
-        domains,
-        **changed,
-        left_out=report.bad,
-        warnings=report.warnings,
-        unused=dict(zip(("source", "target"), (images.unused for images in whole), strict=True)),
-        notes=notes,
-        protocol=protocol,
     )
 
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from fastget.common.text import and_more
 from fastget.data.datasets import DATA_SETS
 from fastget.data.lists import ImageList
-from fastget.data.protocols import Split
 
 
 def count_notes(name: str, lists: Sequence[ImageList]) -> list[str]:
@@ -42,35 +41,6 @@ def lacking_notes(target: ImageList) -> list[str]:
     return [
         f"{target.name} has no image of {len(lacking)} of the {count} classes: {and_more(lacking)}. If that is meant, "
         f"it is partial adaptation: --setting pda --set data.pda_classes={count}"
-    ]
-
-
-def ssda_notes(split: Split) -> list[str]:
-    """Where SSDA's lists overlap: shots, which are left out, and validation images, which a method may see."""
-    notes = []
-    target, labelled, validation = split.target, split.labelled_target, split.validation
-    if labelled is not None and (count := split.protocol.get("shots_left_out")):
-        notes.append(
-            f"{target.name}: {count:,} of its images are the labelled shots of {labelled.name}; they are left out of "
-            "what is adapted to and scored"
-        )
-    both = validation.shared_with(target) if validation is not None else []
-    if validation is not None and both:
-        notes.append(
-            f"{validation.name}: {len(both):,} of its {len(validation):,} images are among the unlabelled ones of "
-            f"{target.name} too, and stay there, without their labels"
-        )
-    return notes
-
-
-def limit_notes(split: Split) -> list[str]:
-    """Which lists data.limit has cut."""
-    whole = split.protocol.get("whole", {})
-    cut = [(images, whole.get(role)) for role, images in (("source", split.source), ("target", split.target))]
-    return [
-        f"{images.name}: {len(images):,} of its {count:,} images are used (data.limit)"
-        for images, count in cut
-        if count not in (None, len(images))
     ]
 
 

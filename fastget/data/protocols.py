@@ -15,74 +15,98 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastget.common.files import path_keys
 from fastget.common.text import and_more
+from fastget.config import DataConfig
+from fastget.data.decode import Problem
+from fastget.data.feature_store import Origin
 from fastget.data.lists import UNLABELLED, ImageList
-
-Setting = Literal["uda", "pda", "ssda"]
-Subset = Literal["first", "random"]
+from fastget.data.packed.read import Packed
+from fastget.data.walk import Unused
 
 
 @dataclass(frozen=True)
-class Split:
-    """The lists of a run, and the protocol that made them."""
+class Domains:
+    """The lists of a run, as its setting makes them."""
 
     source: ImageList
-    target: ImageList  # what the method adapts to, and what is evaluated; SSDA: the unlabelled part
-    labelled_target: ImageList | None  # SSDA's shots
-    validation: ImageList | None = None  # SSDA's images whose labels no step trains on, where given
-    protocol: dict[str, Any] = field(default_factory=dict)  # how they came about: split.json of the run
+    target: ImageList  # what the method adapts to, and what accuracy is measured on; SSDA: the unlabelled part
+    labelled_target: ImageList | None = None  # SSDA's shots
+    validation: ImageList | None = None  # SSDA's images whose labels no step trains on, where there are any
+    left_out: list[Problem] = field(default_factory=list)  # bad files, under data.bad_images=skip
+    unused: dict[str, tuple[Unused, ...]] = field(default_factory=dict)  # role -> its folder's files that no list holds
+    packed: dict[str, Packed] = field(default_factory=dict)  # role -> cache, where fresh
+    features: dict[str, NDArray[Any]] = field(default_factory=dict)  # role -> (N, D), where data.name=features
+    origin: Origin | None = None  # of the features: what made them
+    notes: list[str] = field(default_factory=list)  # lines for people: caches, counts that differ from the published
+    protocol: dict[str, Any] = field(default_factory=dict)  # how the lists came about: split.json of the run
+
+    def lists(self) -> dict[str, ImageList]:
+        """The lists by their role."""
+        found = {role: getattr(self, role) for role in ("source", "target", "labelled_target", "validation")}
+        return {role: images for role, images in found.items() if images is not None}
 
 
 def apply(
     source: ImageList,
     target: ImageList,
+    data: DataConfig,
     *,
-    setting: Setting = "uda",
-    classes: int | None = None,  # PDA: how many of the target's classes are kept; none: half of them
-    subset: Subset = "first",  # PDA: which ones: the benchmark's, or drawn by seed
-    shots: int = 3,  # SSDA: labelled images a class
     published: tuple[ImageList, ImageList] | None = None,  # SSDA: the labelled and unlabelled list, where given
     validation: ImageList | None = None,  # SSDA: the validation list, where given
-    imbalanced: bool = False,
-    keep: float = 0.3,
-    limit: int | None = None,  # images of each domain, at most
-    seed: int = 0,
-) -> Split:
+) -> Domains:
     """The lists that a setting makes of a data set's two domains, with a protocol that rebuilds them."""
-    protocol: dict[str, Any] = {"setting": setting}
+    protocol: dict[str, Any] = {"setting": data.setting}
+    seed = data.split_seed
+    notes: list[str] = []
     labelled = None
-    if setting == "pda":
-        count = classes or max(1, len(source.classes) // 2)
-        kept = partial_classes(target.classes, count, None if subset == "first" else seed)
+    if data.setting == "pda":
+        count = data.pda_classes or max(1, len(source.classes) // 2)
+        kept = partial_classes(target.classes, count, None if data.pda_subset == "first" else seed)
         target = pda(target, kept)
         protocol["pda_classes"] = [target.classes[c] for c in kept]
-        if subset == "random":
-            protocol |= {"pda_subset": subset, "split_seed": seed}
-    elif setting == "ssda":
-        labelled, target = published or ssda(target, shots, seed)
-        protocol |= {"shots": shots, "split": "published lists" if published else f"drawn with seed {seed}"}
+        if data.pda_subset == "random":
+            protocol |= {"pda_subset": "random", "split_seed": seed}
+    elif data.setting == "ssda":
+        labelled, target = published or ssda(target, data.shots, seed)
+        protocol |= {"shots": data.shots, "split": "published lists" if published else f"drawn with seed {seed}"}
         known = target.in_both(labelled) if published else np.zeros(len(target), dtype=bool)
         if known.any():  # a score on what was trained on would say nothing
             target = _not_empty(target.keep(~known), target, "its own beside the labelled shots")
             protocol["shots_left_out"] = int(known.sum())
+            notes.append(
+                f"{target.name}: {known.sum():,} of its images are the labelled shots of {labelled.name}; they are "
+                "left out of what is adapted to and scored"
+            )
         if validation is not None:
             _refuse_leak(validation, labelled, drawn=published is None)
-    if imbalanced:
-        target = imbalance(target, keep, seed)
-        protocol |= {"imbalanced_keep": keep, "split_seed": seed}
-    if limit is not None:
-        protocol |= {"limit": limit, "whole": {"source": len(source), "target": len(target)}, "split_seed": seed}
-        source, target = limited(source, limit, seed, by_class=True), limited(target, limit, seed)
-        validation = None if validation is None else limited(validation, limit, seed)
-    lists = {"source": source, "target": target, "labelled_target": labelled, "validation": validation}
-    protocol["lists"] = {role: describe(images) for role, images in lists.items() if images is not None}
-    return Split(source, target, labelled, validation, protocol)
+    if data.imbalanced:
+        target = imbalance(target, data.imbalanced_keep, seed)
+        protocol |= {"imbalanced_keep": data.imbalanced_keep, "split_seed": seed}
+    if data.limit is not None:
+        whole = {"source": source, "target": target}
+        protocol |= {"limit": data.limit, "whole": {role: len(every) for role, every in whole.items()}}
+        protocol["split_seed"] = seed
+        source, target = limited(source, data.limit, seed, by_class=True), limited(target, data.limit, seed)
+        validation = None if validation is None else limited(validation, data.limit, seed)
+        notes += [
+            f"{some.name}: {len(some):,} of its {len(every):,} images are used (data.limit)"
+            for some, every in zip((source, target), whole.values(), strict=True)
+            if len(some) < len(every)
+        ]
+    if validation is not None and (both := validation.shared_with(target)):
+        notes.append(
+            f"{validation.name}: {len(both):,} of its {len(validation):,} images are among the unlabelled ones of "
+            f"{target.name} too, and stay there, without their labels"
+        )
+    domains = Domains(source, target, labelled, validation, notes=notes, protocol=protocol)
+    protocol["lists"] = {role: describe(images) for role, images in domains.lists().items()}
+    return domains
 
 
 def partial_classes(classes: Sequence[str], count: int, seed: int | None = None) -> list[int]:

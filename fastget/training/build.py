@@ -17,7 +17,7 @@ from fastget.common.precision import choose_precision
 from fastget.common.ranks import Ranks
 from fastget.common.timing import Timer
 from fastget.config import Config, TrainConfig
-from fastget.data.domains import Domains
+from fastget.data.protocols import Domains
 from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler, TrainSampler, fixed_draw
 from fastget.loading.stream import Stream

@@ -19,7 +19,7 @@ from fastget.common.allocator import keep_freed_memory
 from fastget.common.precision import autocast, choose_precision
 from fastget.common.ranks import Ranks
 from fastget.config import Config, changed
-from fastget.data.domains import Domains
+from fastget.data.protocols import Domains
 from fastget.evaluation.classes import Classes, Tally, estimate, tally, with_latest
 from fastget.evaluation.infer import Between, Inferred, Look, WholeTarget, infer, nothing
 from fastget.evaluation.sample import Sample, Sampled, quality

@@ -21,8 +21,9 @@ from fastget.common.signals import stopping
 from fastget.common.text import and_more, escaped
 from fastget.config import Config, make_config
 from fastget.config.combinations import title_of
-from fastget.data.domains import Domains, load_domains
+from fastget.data.domains import load_domains
 from fastget.data.notes import batch_notes
+from fastget.data.protocols import Domains
 from fastget.data.relative_paths import with_start
 from fastget.evaluation.classes import Classes
 from fastget.evaluation.score import Evaluation

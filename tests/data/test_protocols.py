@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastget.config import DataConfig
 from fastget.data import protocols
 from fastget.data.lists import UNLABELLED, ImageList, domains_from_lists
 
@@ -20,13 +22,17 @@ def domain(counts: list[int], name: str = "target") -> ImageList:
     return ImageList(name, Path("/data"), paths, labels, tuple(f"class{c}" for c in range(len(counts))))
 
 
+def apply(source: ImageList, target: ImageList, **fields: Any) -> protocols.Domains:
+    return protocols.apply(source, target, DataConfig(**fields))
+
+
 def paths(images: ImageList) -> set[str]:
     return set(images.paths)
 
 
 def test_uda_leaves_the_lists_alone() -> None:
     source, target = domain([5, 5], "source"), domain([3, 4])
-    split = protocols.apply(source, target)
+    split = apply(source, target)
     assert (split.source, split.target, split.labelled_target) == (source, target, None)
     assert split.protocol["lists"]["target"]["images"] == 7
 
@@ -37,15 +43,14 @@ def test_pda_keeps_the_first_classes() -> None:
     assert set(kept.labels.tolist()) == set(range(25))
     assert len(kept) == 100
     assert kept.classes == target.classes  # the network still has all of them
-    assert protocols.apply(target, target, setting="pda").protocol["pda_classes"] == list(target.classes[:32])
-    for count in (0, 66):
-        with pytest.raises(ValueError, match=r"data\.pda_classes must be 1 to 65"):
-            protocols.apply(target, target, setting="pda", classes=count or -1)
+    assert apply(target, target, setting="pda").protocol["pda_classes"] == list(target.classes[:32])
+    with pytest.raises(ValueError, match=r"data\.pda_classes must be 1 to 65"):
+        apply(target, target, setting="pda", pda_classes=66)
 
 
 def test_pda_of_random_classes_is_a_draw_of_the_seed() -> None:
     source, target = domain([4] * 12, "source"), domain([4] * 12)
-    split = protocols.apply(source, target, setting="pda", classes=5, subset="random", seed=3)
+    split = apply(source, target, setting="pda", pda_classes=5, pda_subset="random", split_seed=3)
     kept = split.protocol["pda_classes"]
     assert {target.classes[c] for c in split.target.labels.tolist()} == set(kept)
     assert len(split.target) == 20
@@ -68,7 +73,7 @@ def test_a_draw_of_classes_depends_on_their_names_alone() -> None:
 
 def test_the_first_classes_leave_no_trace_of_the_choice() -> None:
     target = domain([4] * 6)
-    protocol = protocols.apply(target, target, setting="pda", seed=9).protocol
+    protocol = apply(target, target, setting="pda", split_seed=9).protocol
     assert set(protocol) == {"setting", "pda_classes", "lists"}
 
 
@@ -129,9 +134,9 @@ def test_imbalance_thins_the_first_half_of_the_classes(counts: list[int], seed: 
 
 def test_imbalance_goes_on_top_of_pda_and_ssda() -> None:
     source = domain([10] * 8, "source")
-    pda = protocols.apply(source, domain([10] * 8), setting="pda", classes=4, imbalanced=True, seed=1)
+    pda = apply(source, domain([10] * 8), setting="pda", pda_classes=4, imbalanced=True, split_seed=1)
     assert pda.target.counts().tolist() == [3, 3, 10, 10, 0, 0, 0, 0]
-    ssda = protocols.apply(source, domain([13] * 8), setting="ssda", shots=3, imbalanced=True)
+    ssda = apply(source, domain([13] * 8), setting="ssda", shots=3, imbalanced=True)
     assert ssda.target.counts().tolist() == [3] * 4 + [10] * 4
     assert ssda.labelled_target
     assert not paths(ssda.labelled_target) & paths(ssda.target)
@@ -140,7 +145,7 @@ def test_imbalance_goes_on_top_of_pda_and_ssda() -> None:
 def test_the_record_tells_a_split_from_another() -> None:
     source, target = domain([9, 9], "source"), domain([9, 9])
     records = [
-        protocols.apply(source, target, setting="ssda", shots=1, seed=seed).protocol["lists"]["target"]["sha256"]
+        apply(source, target, setting="ssda", shots=1, split_seed=seed).protocol["lists"]["target"]["sha256"]
         for seed in (0, 0, 1)
     ]
     assert records[0] == records[1] != records[2]
@@ -149,7 +154,7 @@ def test_the_record_tells_a_split_from_another() -> None:
 def test_published_lists_are_taken_as_they_are() -> None:
     source, target = domain([9, 9], "source"), domain([9, 9])
     given_lists = target.keep(np.arange(18) % 9 == 0), target.keep(np.arange(18) % 9 != 0)
-    split = protocols.apply(source, target, setting="ssda", shots=1, published=given_lists)
+    split = protocols.apply(source, target, DataConfig(setting="ssda", shots=1), published=given_lists)
     assert (split.labelled_target, split.target) == given_lists
     assert split.protocol["split"] == "published lists"
 
@@ -163,24 +168,24 @@ def test_a_written_list_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["pda", "ssda"])
-def test_a_target_without_labels_cannot_be_split(setting: protocols.Setting) -> None:
+def test_a_target_without_labels_cannot_be_split(setting: str) -> None:
     target = domain([4, 4])
     blind = ImageList("blind", target.root, target.paths, np.full(8, UNLABELLED), target.classes)
     with pytest.raises(ValueError, match="has no labels"):
-        protocols.apply(target, blind, setting=setting, classes=1, shots=1)
+        apply(target, blind, setting=setting, pda_classes=1, shots=1)
     with pytest.raises(ValueError, match="has no labels"):
-        protocols.apply(target, blind, imbalanced=True)
+        apply(target, blind, imbalanced=True)
 
 
 def test_a_limit_takes_of_every_class_and_of_a_target_by_chance() -> None:
     source, target = domain([50, 3, 9], "source"), domain([500, 500])
-    split = protocols.apply(source, target, limit=12)
+    split = apply(source, target, limit=12)
     assert split.source.counts().tolist() in ([5, 3, 4], [4, 3, 5])
     assert len(split.target) == 12
     assert split.protocol["whole"] == {"source": 62, "target": 1000}
     blind = ImageList(target.name, target.root, target.paths, np.full(1000, UNLABELLED), target.classes)
-    assert protocols.apply(source, blind, limit=12).target.paths == split.target.paths  # its labels choose nothing
-    assert paths(protocols.apply(source, target, limit=12, seed=1).target) != paths(split.target)
-    assert protocols.apply(source, target, limit=62).source is source
+    assert apply(source, blind, limit=12).target.paths == split.target.paths  # its labels choose nothing
+    assert paths(apply(source, target, limit=12, split_seed=1).target) != paths(split.target)
+    assert apply(source, target, limit=62).source is source
     with pytest.raises(ValueError, match=r"data\.limit=2 leaves source no image of some of its 3 classes"):
-        protocols.apply(source, target, limit=2)
+        apply(source, target, limit=2)

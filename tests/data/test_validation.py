@@ -160,7 +160,7 @@ def test_a_drawn_shot_among_it_is_refused_with_advice() -> None:
     labels = np.repeat(np.arange(2), 9)
     target = ImageList("target", Path("/data"), [f"{i}.jpg" for i in range(18)], labels, ("a", "b"))
     with pytest.raises(ValueError, match=r"holds 6 of them: .* and 1 more.*draw other shots by data\.split_seed"):
-        protocols.apply(target, target, setting="ssda", shots=3, validation=target)
+        protocols.apply(target, target, DataConfig(setting="ssda", shots=3), validation=target)
 
 
 def test_one_among_the_unlabelled_stays_there_and_is_counted(root: Path) -> None:

@@ -468,7 +468,7 @@ def test_load_domains_of_ssda_has_three_streams(tmp_path: Path) -> None:
     found = load_domains(config)
     assert found.labelled_target
     assert found.labelled_target.counts().tolist() == [3, 3, 3]
-    assert len(found.evaluation) == 27
+    assert len(found.target) == 27
     streams = {role: Loader(stream(images, 3), CPU, "torchvision", 1) for role, images in found.lists().items()}
     assert {role: len(take(loader, 1)[0].index) for role, loader in streams.items()} == {
         "source": 3,

@@ -18,8 +18,8 @@ import torch
 
 from fastget.config import Config
 from fastget.data.feature_store import Origin
-from fastget.data.domains import Domains
 from fastget.data.lists import ImageList
+from fastget.data.protocols import Domains
 from fastget.training.cost import LEARNED, LOOKED_AT, Meter
 from fastget.training.engine import Engine
 
