@@ -18,15 +18,15 @@ from fastget.common.progress import progress_bar
 from fastget.common.signals import stopping
 from fastget.common.text import escaped
 from fastget.config import make_config
-from fastget.data.check.files import Report, check_lists
+from fastget.data.check.files import CheckReport, check_lists
+from fastget.data.contact_sheet import contact_sheet
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.decode import MAX_PIXELS, Problem
 from fastget.data.domains import read_domains
-from fastget.data.lists import ImageList, together
+from fastget.data.lists import ImageList, merged
 from fastget.data.notes import count_notes
 from fastget.data.packed.read import Cache, Encoding, cache_folder
 from fastget.data.packed.write import Packing, estimate, pack, verify
-from fastget.data.contact_sheet import contact_sheet
 from fastget.data.walk import unreadable, unused_notes
 from fastget.networks.preprocessing import filled
 
@@ -203,7 +203,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _pack(args: argparse.Namespace) -> int:
     lists = _lists(args)
-    images = together(lists)
+    images = merged(lists)
     resize, interpolation = _resizing(args)
     encoding = Encoding(args.format, resize, args.quality, interpolation)
     folder = cache_folder(images.root, args.cache, encoding)
@@ -309,7 +309,7 @@ def _counts(images: ImageList) -> dict[str, object]:
     return {"images": len(images), "root": str(images.root), "classes": counts}
 
 
-def _report_dict(name: str, lists: list[ImageList], report: Report, notes: list[str]) -> dict[str, object]:
+def _report_dict(name: str, lists: list[ImageList], report: CheckReport, notes: list[str]) -> dict[str, object]:
     return {
         "name": name,
         "domains": {images.name: len(images) for images in lists},

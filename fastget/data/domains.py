@@ -13,7 +13,7 @@ from fastget.common.progress import Advance
 from fastget.common.text import and_more, nearest
 from fastget.config import DataConfig
 from fastget.data import protocols
-from fastget.data.check.files import Report, check_lists
+from fastget.data.check.files import CheckReport, check_lists
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.decode import Problem
 from fastget.data.digits import digits_root
@@ -236,7 +236,7 @@ def sound_lists(
     workers: int = 0,
     advance: Advance | None = None,
     whole: Sequence[ImageList] = (),  # the domains that they are parts of, where they are parts
-) -> tuple[dict[str, ImageList], Report]:
+) -> tuple[dict[str, ImageList], CheckReport]:
     """Lists by any name, after a quick look at every file, without the bad ones; ValueError if those are an error."""
     _refuse_closed_folders(whole or list(lists.values()), data)
     report = check_lists(

@@ -79,7 +79,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Shard:
     """A shard, as the index tells of it."""
 
     file: str
@@ -113,7 +113,7 @@ class DamagedShard(ValueError):
     """A shard that is not as it was written; the text names it."""
 
 
-def write_shard(file: Path, rows: Rows, origin: Origin, made_of: str, left_out: Sequence[dict[str, str]] = ()) -> Entry:
+def write_shard(file: Path, rows: Rows, origin: Origin, made_of: str, left_out: Sequence[dict[str, str]] = ()) -> Shard:
     """Whole or not at all. `made_of` is a digest of what it was made of, by which a restart knows it again."""
     tensors = rows.tensors()
     sha256 = _digest(tensors)
@@ -126,7 +126,7 @@ def write_shard(file: Path, rows: Rows, origin: Origin, made_of: str, left_out: 
     }
     content = save(tensors, {"fastget": json.dumps(about)})
     write_atomically(file, content)
-    return Entry(file.name, len(rows), len(content), sha256, tuple(left_out))
+    return Shard(file.name, len(rows), len(content), sha256, tuple(left_out))
 
 
 def read_shard(file: Path) -> tuple[Rows, dict[str, Any]]:
@@ -146,7 +146,7 @@ def read_shard(file: Path) -> tuple[Rows, dict[str, Any]]:
     return Rows(tensors["features"], tensors["labels"], paths), about
 
 
-def kept_entry(file: Path, origin: Origin, made_of: str) -> Entry | None:
+def kept_entry(file: Path, origin: Origin, made_of: str) -> Shard | None:
     """The entry of a shard that an earlier making wrote of the very same, if it is there and whole."""
     if not file.is_file():
         return None
@@ -155,7 +155,7 @@ def kept_entry(file: Path, origin: Origin, made_of: str) -> Entry | None:
         same = about["version"] == VERSION and about["made_of"] == made_of and Origin.read(about["origin"]) == origin
     except (DamagedShard, KeyError, TypeError):
         return None
-    entry = Entry(file.name, len(rows), file.stat().st_size, about["sha256"], tuple(about["left_out"]))
+    entry = Shard(file.name, len(rows), file.stat().st_size, about["sha256"], tuple(about["left_out"]))
     return entry if same else None
 
 
@@ -189,7 +189,7 @@ class Store:
     folder: Path
     origin: Origin
     classes: tuple[str, ...]
-    domains: dict[str, tuple[Entry, ...]] = field(default_factory=dict)  # the finished ones
+    domains: dict[str, tuple[Shard, ...]] = field(default_factory=dict)  # the finished ones
     _read: dict[str, Rows] = field(default_factory=dict, repr=False, compare=False)  # those in memory
 
     @classmethod
@@ -208,7 +208,7 @@ class Store:
                     "again in another folder, or use the fastget that made them"
                 )
             domains = {
-                name: tuple(Entry(**{**entry, "left_out": tuple(entry["left_out"])}) for entry in entries)
+                name: tuple(Shard(**{**entry, "left_out": tuple(entry["left_out"])}) for entry in entries)
                 for name, entries in tree["domains"].items()
             }
             return cls(folder, Origin.read(tree["origin"]), tuple(tree["classes"]), domains)
@@ -266,7 +266,7 @@ class Store:
         features = parts[0].features if len(parts) == 1 else np.concatenate([part.features for part in parts])
         return Rows(features, labels, [path for part in parts for path in part.paths])
 
-    def _shard(self, entry: Entry) -> Rows:
+    def _shard(self, entry: Shard) -> Rows:
         file = self.folder / entry.file
         rows, about = read_shard(file)
         if Origin.read(about["origin"]) != self.origin:
@@ -280,7 +280,7 @@ class Store:
         return rows
 
 
-def together(lists: Iterable[ImageList]) -> tuple[str, ...]:
+def common_classes(lists: Iterable[ImageList]) -> tuple[str, ...]:
     """The classes that all the lists have; ValueError if they differ."""
     found = {images.name: images.classes for images in lists}
     first = next(iter(found))

@@ -86,7 +86,7 @@ class ImageList:
         return np.bincount(self.labels[self.labels != UNLABELLED], minlength=len(self.classes))
 
 
-def together(lists: Sequence[ImageList]) -> ImageList:
+def merged(lists: Sequence[ImageList]) -> ImageList:
     """The images of several lists as one, without labels: what a packed cache is made of."""
     paths = [path for images in lists for path in images.paths]
     return ImageList(lists[0].name, lists[0].root, paths, np.full(len(paths), UNLABELLED), ())

@@ -30,14 +30,14 @@ from fastget.config import Config
 from fastget.data.domains import read_domains, sound_lists
 from fastget.data.feature_store import (
     INDEX,
-    Entry,
     FeatureType,
     Origin,
     Rows,
+    Shard,
     Store,
+    common_classes,
     kept_entry,
     shard_name,
-    together,
     write_shard,
 )
 from fastget.data.lists import ImageList
@@ -92,7 +92,7 @@ def make_features(
         names = [images.name for images in lists]
         if len(set(names)) != len(names):
             raise ValueError(f"two of the domains have one name ({and_more(names)}): rename one of the lists")
-        classes = together(lists)
+        classes = common_classes(lists)
         sound, report = sound_lists({images.name: images for images in lists}, data)
         backbone, origin = build_backbone(config, len(classes), dtype, device)
         store = _open(Path(out), origin, classes, ranks)
@@ -196,12 +196,12 @@ class _Maker:
         self.stored: torch.dtype = getattr(torch, store.origin.dtype)
         self.kept = 0
 
-    def domain(self, images: ImageList) -> list[Entry]:
+    def domain(self, images: ImageList) -> list[Shard]:
         """The shards of a domain: those that are there and fit, and the others made. Then it stands in the index."""
         starts = range(0, len(images), self.shard)
         made_of = [self._made_of(images.take(self._places(images, start))) for start in starts]
         found = [self._kept(images, number, digest) for number, digest in enumerate(made_of)] if self.ranks.main else []
-        entries: dict[int, Entry] = {n: entry for n, entry in enumerate(self.ranks.gather(found)[0]) if entry}
+        entries: dict[int, Shard] = {n: entry for n, entry in enumerate(self.ranks.gather(found)[0]) if entry}
         for number in entries:
             count = len(self._places(images, starts[number]))
             self.kept += count
@@ -219,7 +219,7 @@ class _Maker:
         self._index(images.name, tuple(done))
         return done
 
-    def _index(self, domain: str, entries: tuple[Entry, ...] | None) -> None:
+    def _index(self, domain: str, entries: tuple[Shard, ...] | None) -> None:
         """Put a domain into the index, or take it out; the others stay."""
         domains = {name: some for name, some in self.store.domains.items() if name != domain}
         domains |= {} if entries is None else {domain: entries}
@@ -238,10 +238,10 @@ class _Maker:
         digest.update("\0".join(images.paths).encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 
-    def _kept(self, images: ImageList, number: int, made_of: str) -> Entry | None:
+    def _kept(self, images: ImageList, number: int, made_of: str) -> Shard | None:
         return kept_entry(self.store.folder / shard_name(images.name, number), self.store.origin, made_of)
 
-    def _make(self, images: ImageList, numbers: list[int], made_of: list[str]) -> Iterator[tuple[int, Entry]]:
+    def _make(self, images: ImageList, numbers: list[int], made_of: list[str]) -> Iterator[tuple[int, Shard]]:
         """This rank's shards, each written as soon as its last image is through."""
         places = [self._places(images, number * self.shard) for number in numbers]
         mine = images.take(np.concatenate(places))
@@ -272,7 +272,7 @@ class _Maker:
             yield number, self._write(file, rows, made_of[number], left_out)
         batches.close()
 
-    def _write(self, file: Path, rows: Rows, made_of: str, left_out: list[dict[str, str]]) -> Entry:
+    def _write(self, file: Path, rows: Rows, made_of: str, left_out: list[dict[str, str]]) -> Shard:
         try:
             return write_shard(file, rows, self.store.origin, made_of, left_out)
         except OSError as error:

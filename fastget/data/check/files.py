@@ -33,7 +33,7 @@ from fastget.data.lists import ImageList
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """What a check found."""
 
     checked: int
@@ -58,7 +58,7 @@ def check(
     max_pixels: int = MAX_PIXELS,
     again: bool = False,  # whatever is remembered
     advance: Advance | None = None,
-) -> Report:
+) -> CheckReport:
     """Looks at every file once, however often it is listed. The problems come in the files' order."""
     files = list(dict.fromkeys(files))
     workers = workers or os.cpu_count() or 1
@@ -92,7 +92,7 @@ def check(
         memory.add(files, stats, sure[stats[sure, 0] > 0], level, found)
         memory.save()
     notes = [memory.damage] if memory.damage else []
-    return Report(len(files), int(remembered.sum()), [found[i] for i in sorted(found)], notes)
+    return CheckReport(len(files), int(remembered.sum()), [found[i] for i in sorted(found)], notes)
 
 
 def check_lists(
@@ -103,7 +103,7 @@ def check_lists(
     max_pixels: int = MAX_PIXELS,
     again: bool = False,
     advance: Advance | None = None,
-) -> Report:
+) -> CheckReport:
     """The check of all images of some lists, and of their names, which a run writes into its results."""
     files = [file for images in lists for file in images.files()]
     report = check(files, full=full, workers=workers, max_pixels=max_pixels, again=again, advance=advance)
