@@ -35,8 +35,7 @@ class GetMethod(Method):
 
     @property
     def extra(self) -> frozenset[Extra]:
-        asked: frozenset[Extra] = frozenset({"whole target"})
-        return asked | {"whole source"} if self.config.needs_source_means else asked
+        return frozenset({"whole target", "whole source"} if self.config.needs_source_means else {"whole target"})
 
     def start(self, whole: Whole) -> None:
         predictions = torch.split(whole.logits.argmax(1), [len(f) for f in whole.features])
@@ -52,9 +51,8 @@ class GetMethod(Method):
 
     def forward(self, seen: Seen) -> Term:
         out = self.keep(seen)
-        parts = {"loss_g": out.loss_g, "loss_f": out.loss_f}
-        parts |= {"structure_g": out.structure_g, "structure_f": out.structure_f}
-        return Term(out.loss, parts, out)
+        parts = ("loss_g", "loss_f", "structure_g", "structure_f")
+        return Term(out.loss, {name: getattr(out, name) for name in parts}, out)
 
     def labels(self, seen: Seen) -> Tensor:
         return self.get.labels(seen.features)
@@ -70,24 +68,18 @@ class GetMethod(Method):
         (share, kappa), trust = self.get.agreement.tolist(), float(self.get.trust)
         if share < 0:
             return None  # nobody looked
-        if self.config.prior == "plain":
-            effect = "The prior is believed all the same (get.prior=plain)"
-        elif trust > 0:
-            effect = f"The prior counts by {100 * trust:.0f} %, a uniform one by the rest"
-        else:
-            effect = "The prior is left uniform"
-        return Agreement(share, kappa, trust, effect)
+        effect = f"The prior counts by {100 * trust:.0f} %, a uniform one by the rest" if trust else ""
+        effect = "The prior is believed all the same (get.prior=plain)" if self.config.prior == "plain" else effect
+        return Agreement(share, kappa, trust, effect or "The prior is left uniform")
 
     @torch.no_grad()
     def pseudo_labels(self, seen: Seen) -> dict[str, tuple[Tensor, Tensor]]:
         """y_M, Q_g and Q_f, rebalanced over all that is seen."""
         get, prior = self.get, self.get.prior
-        P, P_g, P_f = (
-            reference.posterior(seen.features, prototypes, prior.log_pi, get.tau)
-            for prototypes in (get.mu, seen.classifier.weight, get.mu_f)
-        )
-        Q_g, Q_f = (reference.rebalance(P_h, None, prior.exponent, prior.power) for P_h in (P_g, P_f))
-        given = {"y_M": P, "Q_g": Q_g, "Q_f": Q_f}
+        heads = {"y_M": get.mu, "Q_g": seen.classifier.weight, "Q_f": get.mu_f}
+        given = {name: reference.posterior(seen.features, m, prior.log_pi, get.tau) for name, m in heads.items()}
+        for name in ("Q_g", "Q_f"):
+            given[name] = reference.rebalance(given[name], None, prior.exponent, prior.power)
         return {name: (reference.first_argmax(Q), Q.max(1).values) for name, Q in given.items()}
 
     def figures(self) -> dict[str, Tensor]:

@@ -1,13 +1,5 @@
-"""GeT as a module for anyone's training loop: the memory (pi, mu, mu_f) and one step's E, C, M and update.
-
-    get = fastget.GeT(num_classes=65, feature_dim=256)
-    get.initialise(features, predictions, classifier.weight, source_means)    # once, after warm-up
-    get.start_epoch()                                           # mu_f <- mu
-    out = get(target_features, classifier.weight, labels=logits.argmax(1))
-    (source_loss + out.loss).backward()
-    get.update(target_features.detach(), out)
-
-Shapes: B images in a target batch, C classes, D feature width.
+"""GeT as a module for anyone's training loop: the memory (pi, mu, mu_f) and one step's E, C, M and update. README has
+such a loop. Shapes: B images in a target batch, C classes, D feature width.
 """
 
 from __future__ import annotations
@@ -84,9 +76,8 @@ class GeT(nn.Module):
 
         self.num_classes, self.feature_dim = int(num_classes), int(feature_dim)
         self.config, self.check_now, self.process_group = config, check_now, process_group
-        self.tau, self.gamma_mu, self.gamma_pi, self.gamma_Q = (
-            config.tau, config.gamma_mu, config.gamma_pi, config.gamma_Q,
-        )  # fmt: skip
+        self.tau, self.gamma_Q = config.tau, config.gamma_Q
+        self.gamma_mu, self.gamma_pi = config.gamma_mu, config.gamma_pi
         self.rule = PriorRule(trusted=config.prior == "trusted", partial=config.partial == "yes")
 
         self.register_buffer("pi", torch.full((num_classes,), 1 / num_classes))
@@ -100,8 +91,6 @@ class GeT(nn.Module):
         self._followed: tuple[Any, ...] = ()  # the pi that log_pi and powers were made of
         self._start: Pass | None = None  # open between initialise() and the first step
         self._ready = False
-
-    # --- the memory's start -------------------------------------------------------------------
 
     @torch.no_grad()
     def initialise(
@@ -150,6 +139,7 @@ class GeT(nn.Module):
         means = sums / counts.clamp_min(1)[:, None]
         self.mu.copy_(torch.where(counts[:, None] > 0, means, fallback))
         self.mu_f.copy_(self.mu)
+        self.pi.fill_(1 / self.num_classes)
         if source_means is not None and self.config.needs_source_means:
             self._start_prior(start.chunks, source_means.detach(), totals.device)
         self._ready = True
@@ -161,19 +151,16 @@ class GeT(nn.Module):
             ops = self._ops(chunk)
             count = agreeing_votes if ops is reference else ops.agreeing_votes
             votes += count(chunk, self.mu.to(chunk.device), source_means.to(chunk.device)).to(votes)
-        start = start_of(self._all_reduce(votes))
+        pi, trust, agreement = start_of(self._all_reduce(votes))
         if self.config.prior_start == "agreement":
-            self.pi.copy_(start.pi)
-        self.trust.copy_(start.trust)
-        self.agreement.copy_(torch.stack([start.agreement, start.kappa]))
-        self._followed = ()
+            self.pi.copy_(pi)
+        self.trust.copy_(trust)
+        self.agreement.copy_(agreement)
 
     @torch.no_grad()
     def start_epoch(self) -> None:
         """mu_f <- mu, as at the start of every epoch."""
         self.mu_f.copy_(self.mu)
-
-    # --- one step -----------------------------------------------------------------------------
 
     def forward(
         self,
@@ -192,7 +179,8 @@ class GeT(nn.Module):
                 labels=labels if config.prototype_labels == "head" else None,
             )  # fmt: skip
             self._all_reduce(e.statistics)
-            loss = ops.objective(e, prior, self._label_weight(config.kl_g), self._label_weight(config.kl_f))
+            gamma_Q = self.gamma_Q if config.mix else 0.0
+            loss = ops.objective(e, prior, gamma_Q if config.kl_g else 1.0, gamma_Q if config.kl_f else 1.0)
         return Output(loss.loss, loss.loss_g, loss.loss_f, e.y_M, loss.structure_g, loss.structure_f, e)
 
     @property
@@ -223,8 +211,7 @@ class GeT(nn.Module):
         """The memory: the prior by Eq. (3), the prototypes by Eq. (4). Call it after the optimizer's step."""
         e = out.expectation
         if features.shape != e.features.shape:
-            self._check_features(features, finite=False)
-            raise ValueError(f"update() got {len(features)} features, the forward call had {len(e.features)}")
+            raise ValueError(f"update() got features {[*features.shape]}, the forward call had {[*e.features.shape]}")
         floor = COUNT_FLOOR if self.config.prior_estimate == "nearest" else reference.PRIOR_FLOOR
         with torch.autocast(features.device.type, enabled=False):
             self._ops(features).update_memory_(
@@ -243,8 +230,6 @@ class GeT(nn.Module):
                 "Lower the learning rate, look at the images of that step, or use float32 in place of float16"
             )
 
-    # --- details ------------------------------------------------------------------------------
-
     def _ops(self, x: Tensor) -> ModuleType:
         """The backend of what `x` is part of."""
         return choose_backend(self.config.backend, x.device)
@@ -256,10 +241,6 @@ class GeT(nn.Module):
     def _look(self, features: Tensor) -> bool:
         """Whether to look at values now: on a GPU that would make the host wait."""
         return features.device.type == "cpu" if self.check_now is None else self.check_now
-
-    def _label_weight(self, kl: bool) -> float:
-        """The weight of onehot(y_M) in a head's labels, Eq. (10)."""
-        return (self.gamma_Q if self.config.mix else 0.0) if kl else 1.0
 
     def _all_reduce(self, total: Tensor) -> Tensor:
         """Sum over ranks, in place."""
@@ -297,13 +278,12 @@ class GeT(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GeT:
         """.to() and .cuda() move the memory; .half() and .bfloat16() leave it float32."""
-        before = {name: tensor.detach() for name, tensor in (*self.named_buffers(), *self.named_parameters())}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        with torch.no_grad():
-            for name, tensor in (*self.named_buffers(), *self.named_parameters()):
-                if tensor.is_floating_point() and tensor.itemsize < 4:
-                    tensor.data = before[name].to(tensor.device)
-        return self
+
+        def wide(x: Tensor) -> Tensor:
+            y = fn(x)
+            return x.to(y.device) if y.is_floating_point() and y.itemsize < 4 else y
+
+        return super()._apply(wide, recurse)  # type: ignore[no-untyped-call,no-any-return]  # torch leaves it untyped
 
     def _load_from_state_dict(self, state: Any, prefix: str, *args: Any) -> None:
         for name in ("trust", "agreement"):  # fastget 0.2 had neither: it believed pi, and looked at nothing

@@ -7,7 +7,6 @@ Shapes: B images in a batch or N in the whole target, C classes, D feature width
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,24 +37,16 @@ def agreeing_votes(
     return torch.stack([a.sum(0), b.sum(0), (a * b).sum(0)])
 
 
-class Start(NamedTuple):
-    """What the votes of the whole target say before the first step."""
-
-    pi: Tensor  # (C,)
-    trust: Tensor  # () t, 0 to 1
-    agreement: Tensor  # () r, the share of images on which both labellers agree
-    kappa: Tensor  # () their agreement beyond chance
-
-
 def start_of(
     votes: Tensor,  # (3, C) of agreeing_votes, summed over the whole target
-) -> Start:
-    """Eqs. (3') and (12): pi is the agreeing images' histogram, trust follows from Cohen's kappa."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Eqs. (3') and (12): pi (C,), the agreeing images' histogram; trust (), from Cohen's kappa; and (2,) the share r of
+    images that agree, and kappa."""
     a, b, both = votes / votes[0].sum()
     r, by_chance = both.sum(), (a * b).sum()
     kappa = torch.where(by_chance < 1, (r - by_chance) / (1 - by_chance), 0)
     share = torch.where(r > 0, votes[2] / votes[2].sum(), 1 / len(a)).clamp_min(COUNT_FLOOR)
-    return Start(share / share.sum(), ((kappa - CHANCE) / (SURE - CHANCE)).clamp(0, 1), r, kappa)
+    return share / share.sum(), ((kappa - CHANCE) / (SURE - CHANCE)).clamp(0, 1), torch.stack([r, kappa])
 
 
 @dataclass(frozen=True)
