@@ -40,7 +40,7 @@ def agreeing_votes(
 def start_of(
     votes: Tensor,  # (3, C) of agreeing_votes, summed over the whole target
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Eqs. (3') and (12): pi (C,), the agreeing images' histogram; trust (), from Cohen's kappa; and (2,) the share r of
+    """Eqs. (3') and (12): pi (C,), the agreeing images' histogram; trust () from Cohen's kappa; and (2,) the share r of
     images that agree, and kappa."""
     a, b, both = votes / votes[0].sum()
     r, by_chance = both.sum(), (a * b).sum()
