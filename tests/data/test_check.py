@@ -19,8 +19,8 @@ from PIL import Image
 from fastget.config import DataConfig
 from fastget.data.check import files as check_module
 from fastget.data.check import worker as check_worker
-from fastget.data.check.files import check
 from fastget.data.check.cache import Remembered
+from fastget.data.check.files import check
 from fastget.data.decode import BadImage, Problem, look_at_ends, read_image, read_sound
 from fastget.data.domains import load_domains
 from tests.pictures import photograph, write_damage, write_domains, write_encodings

@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from fastget.config import make_config
-from fastget.data.feature_store import INDEX, Origin, Rows, Store, shard_name, write_shard
 from fastget.data.domains import find_domains, load_domains, read_domains
+from fastget.data.feature_store import INDEX, Origin, Rows, Store, shard_name, write_shard
 from fastget.data.lists import ImageList
 
 ORIGIN = Origin(

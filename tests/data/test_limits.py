@@ -15,8 +15,8 @@ from PIL import Image
 
 from fastget.common.errors import RunFailed
 from fastget.config import DataConfig
-from fastget.data.check.files import check
 from fastget.data.check.cache import Remembered
+from fastget.data.check.files import check
 from fastget.data.check.worker import inspect
 from fastget.data.decode import BadImage, look_at_ends, read_image, read_sound, to_rgb
 from fastget.data.domains import load_domains
