@@ -20,8 +20,7 @@ from PIL import Image, UnidentifiedImageError
 
 from fastget.common.choices import Interpolation
 from fastget.common.errors import RunFailed
-from fastget.data.formats import FORMATS, SUFFIXES, sniff
-from fastget.data.header import is_whole, size_told, sound_jpeg, sound_png
+from fastget.data.formats import FORMATS, SUFFIXES, is_whole, size_told, sniff, sound_jpeg, sound_png
 
 HEAD = 4096  # bytes at the beginning in which most files tell their size
 TAIL = 64  # bytes at the end in which a whole file has its end mark
@@ -41,14 +40,6 @@ RESAMPLING: dict[Interpolation, Image.Resampling] = {
 }
 
 
-class BadImage(ValueError):
-    """An image that cannot be read: `path`, and the `reason` in words."""
-
-    def __init__(self, path: str, kind: str, reason: str) -> None:
-        super().__init__(f"cannot read {path}: {reason}; find all such files with `fastget data check`")
-        self.path, self.kind, self.reason = path, kind, reason
-
-
 @dataclass(frozen=True)
 class Problem:
     """What is wrong with a file. A misnamed one is named too, but can be read: it is not bad."""
@@ -60,6 +51,24 @@ class Problem:
     @property
     def bad(self) -> bool:
         return self.kind != "misnamed"
+
+
+class BadImage(ValueError):
+    """An image that cannot be read: `path`, and the `reason` in words."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(f"cannot read {problem.path}: {problem.reason}; find all such files with `fastget data check`")
+        self.problem, self.path, self.kind, self.reason = problem, problem.path, problem.kind, problem.reason
+
+
+class TooLarge(ValueError):
+    """An image of more pixels than are decoded."""
+
+    def __init__(self, size: tuple[int, int], max_pixels: int) -> None:
+        super().__init__(
+            f"has {size[0]:,} x {size[1]:,} pixels, over data.max_pixels={max_pixels}: make it smaller, or raise the "
+            "limit"
+        )
 
 
 # --- decoding ------------------------------------------------------------------------------------
@@ -82,15 +91,11 @@ def read_sound(file: str, max_pixels: int = MAX_PIXELS) -> bytes:
     try:
         with open_regular(file) as opened:
             data = opened.read()
-    except OSError as error:
-        raise bad_image(file, error, max_pixels) from error
-    kind = sniff(data[:TAIL])
-    sound = {"JPEG": sound_jpeg, "PNG": sound_png}.get(kind)
-    if sound and sound(data) and is_whole(kind, data[:TAIL], data[-TAIL:], len(data)):
-        if (problem := too_large(file, size_told(kind, data), max_pixels)) is not None:
-            raise BadImage(file, problem.kind, problem.reason)
-        return data
-    try:
+        kind = sniff(data[:TAIL])
+        sound = {"JPEG": sound_jpeg, "PNG": sound_png}.get(kind)
+        if sound and sound(data) and is_whole(kind, data[:TAIL], data[-TAIL:], len(data)):
+            _refuse_large(size_told(kind, data), max_pixels)
+            return data
         with open_image(io.BytesIO(data), max_pixels) as image:
             rgb = to_rgb(image)
     except DECODE_ERRORS as error:
@@ -115,32 +120,21 @@ def open_regular(file: str) -> BinaryIO:
 
 
 def open_image(opened: BinaryIO, max_pixels: int) -> Image.Image:
-    """The image with its header read and no pixel yet; TooLarge if it tells of more than `max_pixels`."""
+    """The image with its header read and no pixel yet; TooLarge if that claims more than `max_pixels`."""
     if Image.MAX_IMAGE_PIXELS is not None and max_pixels > 2 * Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = max_pixels  # PIL's own limit would come first
     image = Image.open(opened, formats=FORMATS)
-    if image.width * image.height > max_pixels:
+    try:
+        _refuse_large(image.size, max_pixels)
+    except TooLarge:
         image.close()
-        raise TooLarge(image.size)
+        raise
     return image
 
 
-class TooLarge(ValueError):
-    """An image of more pixels than are decoded."""
-
-    def __init__(self, size: tuple[int, int]) -> None:
-        super().__init__(f"{size[0]} x {size[1]} pixels")
-        self.size = size
-
-
-def too_large(path: str, size: tuple[int, int] | None, max_pixels: int) -> Problem | None:
-    """A problem if the size that a header tells is over the limit."""
-    if size is None or size[0] * size[1] <= max_pixels:
-        return None
-    return Problem(
-        path, "too large",
-        f"has {size[0]:,} x {size[1]:,} pixels, over data.max_pixels={max_pixels}: make it smaller, or raise the limit",
-    )  # fmt: skip
+def _refuse_large(size: tuple[int, int] | None, max_pixels: int) -> None:
+    if size is not None and size[0] * size[1] > max_pixels:
+        raise TooLarge(size, max_pixels)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -157,12 +151,10 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 def bad_image(file: str, error: BaseException, max_pixels: int = MAX_PIXELS) -> BadImage:
     """Why a file could not be decoded, found by looking at it."""
-    if isinstance(error, OSError):
-        _refuse_out_of_handles(error)
-    if isinstance(error, TooLarge) and (problem := too_large(file, error.size, max_pixels)):
-        return BadImage(file, problem.kind, problem.reason)
-    problem = look_at_ends(file, max_pixels) or Problem(file, *_decoder_said(error))
-    return BadImage(file, problem.kind, problem.reason)
+    problem = problem_of(file, error)
+    if not isinstance(error, TooLarge):
+        problem = look_at_ends(file, max_pixels) or problem
+    return BadImage(problem)
 
 
 # --- looking at a file ---------------------------------------------------------------------------
@@ -187,10 +179,7 @@ def look_at_ends(path: str, max_pixels: int = MAX_PIXELS) -> Problem | None:
     kind = sniff(head[:TAIL])
     if kind not in FORMATS:
         return Problem(path, *_no_image(kind, head[:TAIL]))
-    size = size_told(kind, head)
-    if size is None and (told := _by_header(path, max_pixels)):
-        return told
-    if problem := too_large(path, size, max_pixels):
+    if problem := size_problem(path, size_told(kind, head), max_pixels):
         return problem
     if not is_whole(kind, head, tail, info.st_size) and (problem := decode_all(path, max_pixels)):
         cut = kind in ("JPEG", "PNG") and problem.kind in ("corrupt", "undecodable")  # its end mark is missing
@@ -198,31 +187,26 @@ def look_at_ends(path: str, max_pixels: int = MAX_PIXELS) -> Problem | None:
     return misnamed(path, kind)
 
 
-def _by_header(path: str, max_pixels: int) -> Problem | None:
-    """A problem if the header, read by PIL, tells of too many pixels. What else is wrong is for others to find."""
+def size_problem(path: str, size: tuple[int, int] | None, max_pixels: int) -> Problem | None:
+    """A problem if a header claims too many pixels; PIL reads it where `size` is not known. What else is wrong is for
+    others to find."""
     try:
-        with open_regular(path) as opened, open_image(opened, max_pixels):
-            return None
-    except TooLarge as error:
-        return too_large(path, error.size, max_pixels)
-    except OSError as error:
-        _refuse_out_of_handles(error)
-        return None
+        if size is None:
+            with open_regular(path) as opened:
+                open_image(opened, max_pixels).close()
+        _refuse_large(size, max_pixels)
     except DECODE_ERRORS as error:
-        return Problem(path, *_decoder_said(error)) if isinstance(error, Image.DecompressionBombError) else None
+        problem = problem_of(path, error)
+        return problem if problem.kind == "too large" else None
+    return None
 
 
-def _refuse_out_of_handles(error: OSError) -> None:
-    """The file is not to blame: what would be read next cannot be opened either."""
-    if error.errno in OUT_OF_HANDLES:
+def _unreadable(path: str, error: OSError) -> Problem:
+    if error.errno in OUT_OF_HANDLES:  # the file is not to blame: what would be read next cannot be opened either
         raise RunFailed(
             f"no more files can be opened ({error.strerror}): raise the limit by `ulimit -n`, or use fewer at a time "
             "(--workers, data.workers)"
         ) from error
-
-
-def _unreadable(path: str, error: OSError) -> Problem:
-    _refuse_out_of_handles(error)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         if os.path.islink(path):
             return Problem(path, "dangling link", f"is a link to {os.readlink(path)}, which does not exist")
@@ -263,23 +247,22 @@ def decode_all(path: str, max_pixels: int = MAX_PIXELS) -> Problem | None:
                 image.verify()
         with open_image(io.BytesIO(data), max_pixels) as image:
             to_rgb(image)
-    except TooLarge as error:
-        return too_large(path, error.size, max_pixels)
-    except OSError as error:
-        if error.errno is not None:
-            return _unreadable(path, error)
-        return Problem(path, *_decoder_said(error))
     except DECODE_ERRORS as error:
-        return Problem(path, *_decoder_said(error))
+        return problem_of(path, error)
     return None
 
 
-def _decoder_said(error: BaseException) -> tuple[str, str]:
+def problem_of(path: str, error: BaseException) -> Problem:
+    """What an error of a reader or decoder says of a file."""
+    if isinstance(error, TooLarge):
+        return Problem(path, "too large", str(error))
+    if isinstance(error, OSError) and error.errno is not None:
+        return _unreadable(path, error)
     words = str(error).removesuffix(".").strip() or type(error).__name__
     if "truncated" in words.lower() or isinstance(error, EOFError):
-        return "truncated", f"is cut short ({words})"
+        return Problem(path, "truncated", f"is cut short ({words})")
     if isinstance(error, UnidentifiedImageError):
-        return "undecodable", "cannot be decoded (its header is damaged)"
+        return Problem(path, "undecodable", "cannot be decoded (its header is damaged)")
     if isinstance(error, Image.DecompressionBombError):
-        return "too large", f"has too many pixels ({words})"
-    return "corrupt", f"is damaged ({words})"
+        return Problem(path, "too large", f"has too many pixels ({words})")
+    return Problem(path, "corrupt", f"is damaged ({words})")

@@ -64,6 +64,7 @@ def test_two_ranks_follow_one(two: Path, tmp_path: Path) -> None:
     assert a.keys() == b.keys()
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=WITHIN, atol=WITHIN)
+    assert 0 < a["method.get.agreement"][0] < 1  # both ranks' votes are in the start of the prior, and in the trust
     assert a["method.get.mu"].dtype == a["network.classifier.weight"].dtype == torch.float64  # or it would show less
 
 

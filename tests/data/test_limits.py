@@ -20,7 +20,7 @@ from fastget.data.check.files import check
 from fastget.data.check.worker import inspect
 from fastget.data.decode import BadImage, look_at_ends, read_image, read_sound, to_rgb
 from fastget.data.domains import load_domains
-from fastget.data.header import size_told
+from fastget.data.formats import size_told
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import Encoding
 from fastget.data.packed.write import pack

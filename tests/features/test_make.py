@@ -11,8 +11,8 @@ import torch
 
 import fastget
 from fastget.common.errors import RunFailed
-from fastget.data.feature_store import INDEX, Store, write_shard
 from fastget.data.domains import load_domains
+from fastget.data.feature_store import INDEX, Store, write_shard
 from fastget.features import make
 from fastget.features.make import make_features
 from fastget.networks.network import build_network

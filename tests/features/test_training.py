@@ -11,8 +11,8 @@ import torch
 import fastget
 from fastget import methods
 from fastget.commands.main import main
-from fastget.data.feature_store import Store
 from fastget.data.domains import load_domains
+from fastget.data.feature_store import Store
 from fastget.features.make import make_features
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.serving.predictor import load_predictor

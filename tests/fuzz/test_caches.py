@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastget.data.check.files import check
 from fastget.data.check.cache import Remembered
+from fastget.data.check.files import check
 from fastget.data.folders import domains_from_folders
 from fastget.data.packed.read import Encoding, cache_folder, find_packed
 from fastget.data.packed.write import pack

@@ -18,6 +18,7 @@ from fastget.common.errors import RunFailed
 from fastget.common.preprocessing import STD
 from fastget.data.domains import load_domains
 from fastget.methods.get.module import GeT, Output
+from fastget.methods.get.prior import COUNT_FLOOR, nearest
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.runs.summary import SeedSummary, over_seeds
 from fastget.selftest.engine import steps
@@ -32,9 +33,10 @@ def test_a_runs_folder(tmp_path: Path) -> None:
     assert result.folder.resolve() == folder
     assert {f.name for f in folder.iterdir()} == {
         "config.yaml", "environment.json", "split.json", "metrics.jsonl", "timing.jsonl", "labels.jsonl",
-        "summary.json", "predictions.csv", "classes.csv", "classes.png", "features_before.safetensors",
-        "features_after.safetensors", "checkpoints",
+        "summary.json", "predictions.csv", "features_before.safetensors", "features_after.safetensors", "checkpoints",
     }  # fmt: skip
+    state = load_checkpoint(folder / "checkpoints" / "final.pt")["model"]
+    assert state["method.get.trust"] < 0.5  # after four steps of warm-up: so no classes.csv, no classes.png
     assert {f.name for f in (folder / "checkpoints").iterdir()} == {"step_00000008.pt", "step_00000012.pt", "final.pt"}
 
     again = fastget.make_config(file=folder / "config.yaml")
@@ -99,26 +101,15 @@ class Beside:
 
     def check_forward(self, get: GeT, features: Tensor, weight: Tensor, labels: Tensor) -> Output:
         out = self.forward(get, features, weight, labels)
-        f, mu, w, mu_f, pi = (t.detach().double() for t in (features, get.mu, weight, get.mu_f, get.pi))
-        P = reference.posterior(f, mu, reference.cap_prior(pi).log(), get.tau)
+        f, mu, w, mu_f = (t.detach().double() for t in (features, get.mu, weight, get.mu_f))
+        prior = get.rule(get.pi.double(), get.trust.double())
+        P = reference.posterior(f, mu, prior.log_pi, get.tau)
         chosen = P.gather(1, out.y_M[:, None])[:, 0]
         assert (chosen >= P.amax(1) - 1e-5).all()  # the likeliest, or one as likely
         f.requires_grad_()
         self.mu_f = mu_f.requires_grad_()
-        self.e = reference.expectation(
-            f,
-            mu,
-            w,
-            self.mu_f,
-            pi,
-            get.tau,
-            prior_estimate=get.prior_estimate,
-            prior_cap=True,
-            prior_gate=True,
-            rebalance_gate=True,
-            labels=labels,
-        )
-        exact = reference.objective(self.e._replace(y_M=out.y_M), get.gamma_Q, get.gamma_Q)
+        self.e = reference.expectation(f, mu, w, self.mu_f, prior.log_pi, get.tau, estimate=nearest, labels=labels)
+        exact = reference.objective(self.e._replace(y_M=out.y_M), prior, get.gamma_Q, get.gamma_Q)
         for name in exact._fields:
             expected = pytest.approx(getattr(exact, name).item(), rel=1e-5, abs=1e-6)  # near 0 it is the logs that err
             assert getattr(out, name).item() == expected, (self.steps, name)
@@ -129,10 +120,12 @@ class Beside:
     def check_update(self, get: GeT, *args: Any, **kwargs: Any) -> None:
         self.close(get.mu_f.grad, self.mu_f.grad)
         mu, pi, health = get.mu.double(), get.pi.double(), get.health.clone()
-        reference.update_memory_(mu, pi, health, self.e, get.gamma_mu, get.gamma_pi, floor=get._floor)
+        reference.update_memory_(mu, pi, health, self.e, get.gamma_mu, get.gamma_pi, floor=COUNT_FLOOR)
         self.update(get, *args, **kwargs)
         self.close(get.mu, mu)
         self.close(get.pi, pi)
+        for found, exact in zip(get.prior, get.rule(pi, get.trust.double()), strict=True):
+            self.close(found, exact)
         assert torch.equal(get.health, health)
         self.steps += 1
 
@@ -143,14 +136,15 @@ class Beside:
         torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
 
 
-def test_the_kernels_train_like_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("partial", ["no", "yes"])
+def test_the_kernels_train_like_the_reference(partial: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under Triton's interpreter, on a few of the digits."""
     pytest.importorskip("triton")
     beside = Beside()
     monkeypatch.setattr(GeT, "forward", lambda get, f, w, labels: beside.check_forward(get, f, w, labels))
     monkeypatch.setattr(GeT, "update", lambda *args, **kwargs: beside.check_update(*args, **kwargs))
     settings = {"train__max_steps": 12, "train__eval_every": 12, "train__batch_size": 8, "data__limit": 300}
-    train(tiny("kernels", get__backend="triton", **settings), quiet=True)
+    train(tiny("kernels", get__backend="triton", get__partial=partial, **settings), quiet=True)
     assert beside.steps == 8
 
 
@@ -244,7 +238,8 @@ def test_linear_ramp_starts_at_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"get.prior_cap": "false", "get.prior_shrinkage": "true"}, {"get.prototype_labels": "y_M"}]
+    "options",
+    [{"get.prior": "plain", "get.prior_start": "uniform"}, {"get.partial": "yes", "get.prototype_labels": "y_M"}],
 )
 def test_extensions_train(options: dict[str, Any]) -> None:
     config = fastget.make_config({**TINY, **options, "train.out": "e"})

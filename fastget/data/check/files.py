@@ -14,14 +14,12 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastget.common.errors import RunFailed
 from fastget.common.files import CHUNK, sizes_and_times
@@ -62,31 +60,20 @@ def check(
     """Looks at every file once, however often it is listed. The problems come in the files' order."""
     files = list(dict.fromkeys(files))
     workers = workers or os.cpu_count() or 1
+    advance = advance or (lambda _: None)
     memory = Remembered.load(max_pixels)
     level = FULL if full else QUICK
     stats = sizes_and_times(files, workers)
     found: dict[int, Problem] = {}
     remembered = np.zeros(len(files), dtype=bool) if again else memory.look_up(files, stats, level, found)
-    todo = np.flatnonzero(~remembered)
-    if advance:
-        advance(int(remembered.sum()))
-    done: list[int] = []  # of `todo`: a check that is stopped remembers these
+    advance(int(remembered.sum()))
+    done: list[int] = []  # a check that is stopped remembers these
     try:
-        for i, problem in _look_at(files, todo, workers, max_pixels):
+        for i, problem in _looked_at(files, np.flatnonzero(~remembered).tolist(), full, workers, max_pixels):
             if problem:
                 found[i] = problem
-            if not full or (problem and problem.bad):
-                done.append(i)
-                if advance:
-                    advance(1)
-        if full:
-            whole = np.array([i for i in todo.tolist() if i not in found or not found[i].bad], dtype=np.int64)
-            for i, problem in _decode(files, whole, workers, max_pixels):
-                if problem:
-                    found[i] = problem
-                done.append(i)
-                if advance:
-                    advance(1)
+            done.append(i)
+            advance(1)
     finally:
         sure = np.array(done, dtype=np.int64)
         memory.add(files, stats, sure[stats[sure, 0] > 0], level, found)
@@ -127,56 +114,65 @@ def _is_text(path: str) -> bool:
     return True
 
 
-def _look_at(
-    files: Sequence[str], todo: NDArray[np.int64], workers: int, max_pixels: int
-) -> Iterator[tuple[int, Problem | None]]:
-    """In threads: it is mostly waiting for the disk."""
+Result = tuple[int, Problem | None]  # of which file
 
-    left = threading.Event()  # a signal stops the check: no thread is to finish its part first
 
-    def some(part: NDArray[np.int64]) -> list[tuple[int, Problem | None]]:
-        return [(i, look_at_ends(files[i], max_pixels)) for i in part.tolist() if not left.is_set()]
+def _looked_at(files: Sequence[str], todo: list[int], full: bool, workers: int, max_pixels: int) -> Iterator[Result]:
+    """The ends of every file, and all of those that are not bad by them."""
+    whole: dict[int, Problem | None] = {}
+    for i, problem in _in_threads(lambda i: look_at_ends(files[i], max_pixels), todo, 2 * workers, CHUNK):
+        if full and not (problem and problem.bad):
+            whole[i] = problem
+        else:
+            yield i, problem
+    for i, problem in _decoded(files, list(whole), workers, max_pixels):
+        yield i, problem or whole[i]
 
-    parts = [todo[start : start + CHUNK] for start in range(0, len(todo), CHUNK)]
-    with ThreadPoolExecutor(2 * workers) as pool:
+
+def _in_threads(
+    look: Callable[[int], Problem | None], todo: Sequence[int], workers: int, chunk: int
+) -> Iterator[Result]:
+    """In the order of `todo`: threads, since they mostly wait, for the disk or for another process."""
+    stopped = threading.Event()  # by a signal: no thread is to finish its part first
+
+    def some(start: int) -> list[Result]:
+        return [(i, look(i)) for i in todo[start : start + chunk] if not stopped.is_set()]
+
+    with ThreadPoolExecutor(workers) as pool:
         try:
-            for results in pool.map(some, parts):
+            for results in pool.map(some, range(0, len(todo), chunk)):
                 yield from results
         finally:
-            left.set()
+            stopped.set()
 
 
-def _decode(
-    files: Sequence[str], todo: NDArray[np.int64], workers: int, max_pixels: int
-) -> Iterator[tuple[int, Problem | None]]:
+def _decoded(files: Sequence[str], todo: list[int], workers: int, max_pixels: int) -> Iterator[Result]:
     """In processes, one for each worker, as many as are worth their start."""
-    if not len(todo):
-        return
     workers = max(1, min(workers, len(todo) // 100))
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-    everyone = [_Worker(max_pixels) for _ in range(workers)]
+    everyone = [_Worker(max_pixels) for _ in range(workers if todo else 0)]
     for worker in everyone:
         idle.put(worker)
 
-    def one(i: int) -> tuple[int, Problem | None]:
+    def one(i: int) -> Problem | None:
         worker = idle.get()
         try:
-            return i, worker.inspect(files[i])
+            return worker.inspect(files[i])
         finally:
             idle.put(worker)
 
     try:
-        with ThreadPoolExecutor(workers) as pool:
-            order = iter(todo.tolist())
-            while part := list(islice(order, CHUNK * workers)):
-                yield from pool.map(one, part)
+        yield from _in_threads(one, todo, workers, 1)
     finally:
         for worker in everyone:
             worker.close()
 
 
 class _Worker:
-    """A `check_worker` process, started again if a file makes it crash."""
+    """A process of `worker.py`, started again if a file makes it crash.
+
+    No pool of the standard library does: one of theirs breaks as a whole, and does not tell by which file.
+    """
 
     def __init__(self, max_pixels: int = MAX_PIXELS) -> None:
         self._max_pixels = max_pixels

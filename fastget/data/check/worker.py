@@ -12,9 +12,8 @@ import json
 import sys
 import warnings
 
-from fastget.data.decode import MAX_PIXELS, TAIL, Problem, decode_all, look_at_ends, open_regular, too_large
-from fastget.data.formats import sniff
-from fastget.data.header import size_told
+from fastget.data.decode import MAX_PIXELS, TAIL, Problem, decode_all, look_at_ends, open_regular, size_problem
+from fastget.data.formats import size_told, sniff
 from fastget.data.jpeg import jpeg_warning
 
 
@@ -27,7 +26,7 @@ def inspect(path: str, max_pixels: int = MAX_PIXELS) -> Problem | None:
         return look_at_ends(path, max_pixels)
     if sniff(data[:TAIL]) != "JPEG":
         return decode_all(path, max_pixels)
-    if problem := too_large(path, size_told("JPEG", data), max_pixels):  # libjpeg itself has no limit
+    if problem := size_problem(path, size_told("JPEG", data), max_pixels):  # libjpeg itself has no limit
         return problem
     warning = jpeg_warning(data)
     if warning is None:

@@ -70,21 +70,8 @@ def pack(
     images = images.take(np.sort(first))  # every path once
     each = max(1, shard_bytes // estimate(1, encoding))
     plan = [images.take(np.arange(i, min(i + each, len(images)))) for i in range(0, len(images), each)]
-    with _locked(folder), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool, _told_in_words(folder):
-        packer = _Packer(folder, encoding, pool, advance or (lambda _: None), max_pixels)
-        return packer.run(plan)
-
-
-@contextlib.contextmanager
-def _told_in_words(folder: Path) -> Iterator[None]:
-    """The disk may fill, or go away, in mid-packing."""
-    try:
-        yield
-    except OSError as error:
-        raise RunFailed(
-            f"cannot write the packed cache to {folder} ({error.strerror or error}). The finished shards are kept: "
-            "make room, then run the same command; or use --format jpeg, or another folder by --cache"
-        ) from error
+    with _locked(folder), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        return _Packer(folder, encoding, pool, advance or (lambda _: None), max_pixels).run(plan)
 
 
 def verify(cache: Cache, advance: Advance | None = None) -> list[str]:
@@ -99,15 +86,16 @@ def verify(cache: Cache, advance: Advance | None = None) -> list[str]:
     return wrong
 
 
+@dataclass
 class _Packer:
     """One packing under way."""
 
-    def __init__(
-        self, folder: Path, encoding: Encoding, pool: ThreadPoolExecutor, advance: Advance, max_pixels: int
-    ) -> None:
-        self.folder, self.encoding, self.pool, self.advance = folder, encoding, pool, advance
-        self.max_pixels = max_pixels
-        self.bad: list[Problem] = []
+    folder: Path
+    encoding: Encoding
+    pool: ThreadPoolExecutor
+    advance: Advance
+    max_pixels: int
+    bad: list[Problem] = field(default_factory=list)
 
     def run(self, plan: list[ImageList]) -> Packing:
         for rest in self.folder.glob("*.part*"):
@@ -192,7 +180,7 @@ class _Packer:
                 square = read_image(images.file(i), *self.encoding.made, self.max_pixels)
                 return self.encoding.encode(np.asarray(square))
             except BadImage as error:
-                return Problem(error.path, error.kind, error.reason)
+                return error.problem
 
         waiting: list[Future[NDArray[np.uint8] | Problem]] = []
         for i in range(len(images)):
@@ -243,7 +231,7 @@ def _bad_before(images: ImageList, i: int, max_pixels: int) -> Problem:
     try:
         read_image(images.file(i), 8, max_pixels=max_pixels)
     except BadImage as error:
-        return Problem(error.path, error.kind, error.reason)
+        return error.problem
     return Problem(images.file(i), "undecodable", "could not be decoded when it was packed; touch it to try again")
 
 
@@ -254,7 +242,7 @@ def _save(file: Path, records: NDArray[np.void], about: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One packing at a time. The lock goes with the process, however that ends."""
+    """One packing at a time; the lock goes with the process, however that ends. The disk may fill in mid-packing."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(held(folder, way_out=f"removing {folder / '.lock'}"))
@@ -272,5 +260,5 @@ def _locked(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise RunFailed(
                 f"cannot write the packed cache to {folder} ({error.strerror or error}). The finished shards are kept: "
-                "make room, then run the same command again"
+                "make room, then run the same command; or use --format jpeg, or another folder by --cache"
             ) from error
