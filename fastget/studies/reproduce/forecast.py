@@ -19,8 +19,8 @@ import numpy as np
 from fastget.common.files import write_atomically
 from fastget.config import Config, make_config
 from fastget.data.datasets import DATA_SETS
-from fastget.data.published import read_domain
 from fastget.data.lists import ImageList
+from fastget.data.published import read_domain
 from fastget.runs.sinks import jsonl
 from fastget.studies import jobs
 from fastget.studies.jobs import Job, Outcome, Slot
