@@ -20,8 +20,9 @@ BELOW = ("common", "reference", "kernels", "methods", "bases", "config", "data",
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
     "reference": set(),
-    "kernels": {"reference"},  # its audit alone, which compares: see STEP
+    "kernels": {"reference"},
     "methods": {"common", "reference", "kernels"},
+    "audit": {"reference", "kernels", "methods"},  # kernels/audit, which runs steps of GeT
     "networks": {"common", "config"},
     "bases": {"common", "methods", "networks"},
     "config": {"common", "methods", "bases"},  # of these two the registries alone: see LIGHT
@@ -32,12 +33,11 @@ ALLOWED: dict[str, set[str]] = {
     "runs": {"common", "config", "data", "loading", "evaluation"},
     "serving": {"common", "config", "data", "loading", "networks", "evaluation", "runs"},
     "training": {*BELOW, "runs"},
-    "studies": {*BELOW, "runs", "serving", "training"},
-    "selftest": {*BELOW, "runs", "serving", "training"},
-    "commands": {*BELOW, "features", "runs", "serving", "training", "studies", "selftest"},
+    "studies": {*BELOW, "audit", "runs", "serving", "training"},
+    "selftest": {*BELOW, "audit", "runs", "serving", "training"},
+    "commands": {*BELOW, "audit", "features", "runs", "serving", "training", "studies", "selftest"},
 }
 PUBLIC = {"config", "methods", "training"}  # what `import fastget` offers, lazily; `python -m fastget` is a command
-STEP = "kernels/audit"  # what a step of the kernels never imports
 LIGHT = ("fastget.methods", "fastget.bases", "fastget.methods.settings")  # what the configuration may name of them
 
 
@@ -51,7 +51,7 @@ def room_of(file: Path) -> str:
     """The room that a file lies in; an empty text for the package's own `__init__` and `__main__`."""
     parts = file.relative_to(ROOT).parts
     if parts[0] == "kernels":
-        return "kernels"
+        return "audit" if parts[1] == "audit" else "kernels"
     if len(parts) == 2:
         return "reference" if parts[1] == "reference.py" else ""
     return parts[1]
@@ -73,7 +73,8 @@ def imports(source: str) -> set[str]:
 
 def rooms_in(modules: Iterable[str]) -> set[str]:
     """The rooms that full names lie in; what is no room is one of the package's own names."""
-    return {name.split(".")[1] for name in modules} & set(ALLOWED)
+    parts = [name.split(".") for name in modules]
+    return {"audit" if name[1:3] == ["kernels", "audit"] else name[1] for name in parts} & set(ALLOWED)
 
 
 def wrong_imports(room: str, source: str) -> set[str]:

@@ -14,17 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastget import kernels
 from fastget.kernels import configs
-from fastget.kernels.equations.cross_entropy import soft_cross_entropy
-from fastget.kernels.equations.labels import cap_prior, mixed_labels, rebalance_exponent, shrink_prior, structure_loss
-from fastget.kernels.equations.nearest import agreeing_votes, nearest_histogram
-from fastget.kernels.equations.posterior import posterior
-from fastget.kernels.equations.prototypes import class_sums, update_prior, update_prototypes
-from fastget.kernels.equations.rebalance import rebalance
-from fastget.kernels.expectation import expectation
+from fastget.kernels.audit.step import StepInputs, step
 from fastget.kernels.launch import Launch, record
-from fastget.kernels.memory import update_memory_
-from fastget.kernels.objective import objective
+from fastget.reference import Prior
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
@@ -47,7 +41,6 @@ SHAPES = (
     (8192, 1024, 2048),
 )
 FAST_SHAPE = (256, 345, 2048)
-COPIED, COPIED_SHAPE = ("copies_kernel", "copied_logits_kernel"), (4096, 1000, 2048)  # which smaller sizes do not reach
 MIXED = (36, 65, 257)  # where types and sizes that meet seldom are compiled too
 LAID_ACROSS, LAID_APART = (4096, 1000, 2048), (37, 5000, 257)  # where strided inputs are compiled too
 
@@ -92,8 +85,8 @@ def specialise(launch: Launch) -> tuple[dict[str, str], dict[str, Any], Attrs, t
         divisible = False
         if isinstance(value, Tensor):
             signature[name] = POINTERS[value.dtype]
-            address = int(value.storage_offset() * value.element_size())
-            divisible = bool((address if value.device.type == "meta" else value.data_ptr()) % 16 == 0)
+            address = value.storage_offset() * value.element_size() if value.is_meta else value.data_ptr()
+            divisible = int(address) % 16 == 0
             if value.untyped_storage().size() < 2**31:
                 small.append(i)
         elif isinstance(value, int) and (i in plain or value != 1):
@@ -114,7 +107,7 @@ def variants(dtypes: Sequence[torch.dtype] = DTYPES) -> Iterator[Variant]:
     found: dict[Any, Variant] = {}
     for dtype in dtypes:
         for precision, room, shape, drive in product(_precisions(dtype), (True, False), SHAPES, DRIVES):
-            with record(dry=True) as launches, configs.forced_precision(precision), configs.forced_room(room):
+            with record(dry=True) as launches, configs.choosing(precision=precision, room=room):
                 drive(dtype, *shape)
             for launch in launches:
                 backends = _backends(dtype, precision, launch)
@@ -183,7 +176,7 @@ def _variant(
         dtype=dtype,
         backends=backends if uses_dot else ("cuda", "hip"),
         rooms=(room,),
-        fast=shape == (COPIED_SHAPE if launch.name in COPIED else FAST_SHAPE) and dtype != torch.float16,
+        fast=shape == FAST_SHAPE and dtype != torch.float16,
     )
 
 
@@ -219,61 +212,49 @@ def _differentiate(out: Tensor, grad: Tensor | None = None) -> None:
     out.backward(grad)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
-def _step(
-    dtype: torch.dtype, B: int, C: int, D: int, *, weight: torch.dtype, estimate: str = "likelihood",
-    use_y_M: bool = False, skip: bool = False, backward: str = "loss",
-) -> None:  # fmt: skip
-    """One step of GeT: E, C, backward, memory."""
-    features, labels = _meta(B, D, dtype=dtype, grad=True), _meta(B, dtype=torch.int64)
-    mu, pi, health = _meta(C, D), _meta(C), _meta(2, dtype=torch.int64)
-    mu_g, mu_f = _meta(C, D, dtype=weight, grad=True), _meta(C, D, grad=True)
-    e = expectation(
-        features, mu, mu_g, mu_f, pi, 0.15, prior_estimate=estimate,
-        use_y_M=use_y_M, labels=None if use_y_M else labels,
-    )  # fmt: skip
-    out = objective(e, 0.5, 0.5)
-    if backward == "all":
-        _differentiate(out.loss + out.loss_g + out.loss_f)
-    elif backward:
-        _differentiate(getattr(out, backward))
-    update_memory_(mu, pi, health, e, 0.01, 0.01, skip=_meta() if skip else None)
-
-
 def _steps(dtype: torch.dtype, B: int, C: int, D: int) -> None:
-    for estimate in ("likelihood", "posterior", "nearest"):
-        _step(dtype, B, C, D, weight=torch.float32, estimate=estimate)
-        _step(dtype, B, C, D, weight=torch.float32, estimate=estimate, use_y_M=True, skip=True)
-    features, mu = _meta(B, D, dtype=dtype), _meta(C, D)
-    expectation(features, mu, mu, mu, _meta(C), 0.15)  # no class sums
-    for backward in ("loss_g", "loss_f", "all"):
-        _step(dtype, B, C, D, weight=torch.float32, backward=backward)
-    if dtype != torch.float32:
-        _step(dtype, B, C, D, weight=dtype)
+    """Steps of GeT: by the recipes, with every choice of what it does to pi, and where the memory is left as it is."""
+    for recipe in ("default", "paper"):
+        step(StepInputs.make(B, C, D, dtype, recipe))
+    step(StepInputs.make(B, C, D, dtype, partial="yes", prior_estimate="likelihood"), skip=torch.zeros(()))
+    step(StepInputs.make(B, C, D, dtype, prior="plain", prototype_labels="y_M"), skip=torch.zeros(()))
 
 
-def _posteriors(dtype: torch.dtype, B: int, C: int, D: int) -> None:
+def _phases(dtype: torch.dtype, B: int, C: int, D: int) -> None:
+    """The functions by themselves: a prior and a memory that nobody follows, weights of the features' type, gradients
+    of one head's loss or of all three."""
+    for weight, loss in ((torch.float32, "loss_g"), (torch.float32, "loss_f"), (torch.float32, "all"), (dtype, "loss")):
+        _phase(_meta(B, D, dtype=dtype, grad=True), _meta(C, D), _meta(C, D, dtype=weight, grad=True),
+               _meta(C, D, grad=True), _meta(C), _meta(B, dtype=torch.int64), loss)  # fmt: skip
+
+
+def _phase(
+    features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, log_pi: Tensor, labels: Tensor, loss: str = "loss"
+) -> None:
+    e = kernels.expectation(features, mu, mu_g, mu_f, log_pi, 0.15, labels=labels)
+    out = kernels.objective(e, Prior(log_pi, _meta(), _meta()), 0.35, 0.35)
+    _differentiate(out.loss + out.loss_g + out.loss_f if loss == "all" else getattr(out, loss))
+    kernels.update_memory_(mu, _meta(len(mu)), _meta(2, dtype=torch.int64), e, 0.1, 0.1)
+
+
+def _operators(dtype: torch.dtype, B: int, C: int, D: int) -> None:
     for other in {dtype, torch.float32}:
-        features, prototypes = _meta(B, D, dtype=dtype, grad=True), _meta(C, D, dtype=other, grad=True)
-        log_prior = _meta(C, grad=True)
-        _differentiate(posterior(features, prototypes, log_prior, 0.15), _meta(B, C))
-        _differentiate(soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C)))
-        nearest_histogram(features.detach(), prototypes.detach())
-        agreeing_votes(features.detach(), prototypes.detach(), prototypes.detach())
+        _of_vectors(_meta(B, D, dtype=dtype), _meta(C, D, dtype=other), _meta(B, C))
+    _of_matrix(_meta(B, C, dtype=dtype), _meta(B, C))
 
 
-def _equations(dtype: torch.dtype, B: int, C: int, D: int) -> None:
-    P, y = _meta(B, C, dtype=dtype, grad=True), _meta(B, dtype=torch.int64)
-    _differentiate(rebalance(P), _meta(B, C))
-    _differentiate(rebalance(P, _meta(C)), _meta(B, C))
-    _differentiate(mixed_labels(P, y, 0.5), _meta(B, C))
-    structure_loss(P.detach(), P.detach())
-    shrink_prior(_meta(C, dtype=dtype))
-    for gate in (False, True):
-        cap_prior(_meta(C, dtype=dtype), gate)
-    rebalance_exponent(_meta(C, dtype=dtype))
-    update_prior(_meta(C), _meta(C), 0.1)
-    update_prototypes(_meta(C, D), _meta(C, D), _meta(C), 0.1)
-    class_sums(_meta(B, D, dtype=dtype), y, C)
+def _of_vectors(features: Tensor, prototypes: Tensor, dP: Tensor, log_prior: torch.dtype = torch.float32) -> None:
+    (B, C), mu = dP.shape, prototypes.float()
+    leaves = features.requires_grad_(), prototypes.requires_grad_(), _meta(C, dtype=log_prior, grad=True)
+    _differentiate(kernels.posterior(*leaves, 0.15), dP)
+    kernels.agreeing_votes(features.detach(), prototypes.detach(), prototypes.detach())
+    kernels.scatter_update(mu, _meta(C), features.detach(), _meta(B, dtype=torch.int64), _meta(C), 0.1, 0.1)
+
+
+def _of_matrix(P: Tensor, dQ: Tensor) -> None:
+    P.requires_grad_()
+    _differentiate(kernels.rebalance(P), dQ)
+    _differentiate(kernels.rebalance(P, _meta(P.shape[1])), dQ)
 
 
 def _strided(dtype: torch.dtype, B: int, C: int, D: int) -> None:
@@ -287,42 +268,22 @@ def _strided(dtype: torch.dtype, B: int, C: int, D: int) -> None:
         return _meta(rows, 3 * columns, dtype=dtype)[:, ::3]
 
     for weight in {dtype, torch.float32}:
-        features, labels = lay(B, D, dtype).requires_grad_(), _meta(2 * B, dtype=torch.int64)[::2]
-        mu, mu_g, mu_f = lay(C, D), lay(C, D, weight).requires_grad_(), lay(C, D).requires_grad_()
-        pi, health = _meta(C), _meta(2, dtype=torch.int64)
-        e = expectation(features, mu, mu_g, mu_f, pi, 0.15, labels=labels)
-        _differentiate(objective(e, 0.5, 0.5).loss)
-        update_memory_(mu, pi, health, e, 0.01, 0.01)
-        P = posterior(features, mu_g, _meta(C, grad=True), 0.15)
-        _differentiate(P, lay(B, C))
-        _differentiate(soft_cross_entropy(features, mu_g, _meta(C), 0.15, lay(B, C)))
-        nearest_histogram(features.detach(), mu)
-    Q = lay(B, C, dtype).requires_grad_()
-    _differentiate(rebalance(Q), lay(B, C))
-    _differentiate(mixed_labels(Q, labels, 0.5), lay(B, C))
-    structure_loss(Q.detach(), Q.detach())
-    update_prototypes(mu, lay(C, D), _meta(C), 0.1)
-    class_sums(features.detach(), labels, C)
+        features, mu_g, mu_f = (lay(*x).requires_grad_() for x in ((B, D, dtype), (C, D, weight), (C, D)))
+        _phase(features, lay(C, D), mu_g, mu_f, _meta(C), _meta(2 * B, dtype=torch.int64)[::2])
+        _of_vectors(lay(B, D, dtype), lay(C, D, weight), lay(B, C))
+    _of_matrix(lay(B, C, dtype), lay(B, C))
 
 
 def _mixed(dtype: torch.dtype, B: int, C: int, D: int) -> None:
-    """Types and sizes that meet seldom: half prototypes beside float32 features, half priors and labels, int32 classes,
-    a width of 1, which the JIT makes a constant."""
+    """Types and sizes that meet seldom: half prototypes beside float32 features, half priors, int32 labels, a width of
+    1, which the JIT makes a constant."""
     if (B, C, D) != MIXED:
         return
-    features, prototypes, log_prior = _meta(B, D, grad=True), _meta(C, D, dtype=dtype, grad=True), _meta(C, dtype=dtype)
-    _differentiate(posterior(features, prototypes, log_prior, 0.15), _meta(B, C))
-    _differentiate(soft_cross_entropy(features, prototypes, log_prior, 0.15, _meta(B, C, dtype=dtype)))
-    nearest_histogram(features.detach(), prototypes.detach())
-    labels = _meta(B, dtype=torch.int32)
-    mu, pi, health = _meta(C, D), _meta(C), _meta(2, dtype=torch.int64)
-    e = expectation(features, mu, prototypes, _meta(C, D), _meta(C, dtype=dtype), 0.15, labels=labels)
-    _differentiate(objective(e, 0.5, 0.5).loss)
-    update_memory_(mu, pi, health, e, 0.01, 0.01)
-    class_sums(features.detach(), labels, C)
-    mixed_labels(_meta(B, C, dtype=dtype), labels, 0.5)
-    _step(dtype, B, C, 1, weight=dtype)
-    _posteriors(dtype, B, C, 1)
+    features, mu_g, mu_f = _meta(B, D, grad=True), _meta(C, D, dtype=dtype, grad=True), _meta(C, D, grad=True)
+    _phase(features, _meta(C, D), mu_g, mu_f, _meta(C, dtype=dtype), _meta(B, dtype=torch.int32))
+    _of_vectors(_meta(B, D), _meta(C, D, dtype=dtype), _meta(B, C), dtype)
+    _phases(dtype, B, C, 1)
+    _of_vectors(_meta(B, 1, dtype=dtype), _meta(C, 1, dtype=dtype), _meta(B, C))
 
 
-DRIVES: tuple[Callable[[torch.dtype, int, int, int], None], ...] = (_steps, _posteriors, _equations, _strided, _mixed)
+DRIVES: tuple[Callable[[torch.dtype, int, int, int], None], ...] = (_steps, _phases, _operators, _strided, _mixed)

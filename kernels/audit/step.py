@@ -1,46 +1,65 @@
-"""One GeT step with either backend: what the counts, the self-test and the benchmarks run."""
+"""One step of `fastget.GeT` itself: what is counted, compiled, timed, drawn and tried on a card is what runs.
+
+    x = StepInputs.make(36, 65, 256, recipe="paper", backend="reference")
+    out = step(x)
+
+Shapes: B images in a target batch, C classes, D feature width.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fastget.kernels.launch import Launch, record
+from fastget.methods.get.module import RECIPES, GeT, Output
+from fastget.methods.settings import Get
 
-@dataclass(frozen=True)
-class StepInputs:
-    """The tensors of one step."""
+Make = Callable[..., Tensor]  # (*shape, dtype) -> a tensor with anything in it
 
+
+class StepInputs(NamedTuple):
+    """What one step takes."""
+
+    get: GeT
     features: Tensor  # (B, D)
-    mu: Tensor  # (C, D)
-    mu_g: Tensor  # (C, D)
-    mu_f: Tensor  # (C, D)
-    pi: Tensor  # (C,)
-    labels: Tensor  # (B,) int64
-    health: Tensor  # (2,) int64
+    weight: Tensor  # (C, D) the classifier's
+    labels: Tensor | None  # (B,) int64 the classifier's, where the settings ask for them
 
     @staticmethod
-    def make(make: Callable[..., Tensor], B: int, C: int, D: int, dtype: torch.dtype) -> StepInputs:
-        """`make(*shape, dtype=...)` is called for each tensor; the three that are learnt require a gradient."""
-        return StepInputs(
-            features=make(B, D, dtype=dtype).requires_grad_(),
-            mu=make(C, D, dtype=torch.float32),
-            mu_g=make(C, D, dtype=torch.float32).requires_grad_(),
-            mu_f=make(C, D, dtype=torch.float32).requires_grad_(),
-            pi=make(C, dtype=torch.float32),
-            labels=make(B, dtype=torch.int64),
-            health=make(2, dtype=torch.int64),
-        )
+    def make(
+        B: int, C: int, D: int, dtype: torch.dtype = torch.float32, recipe: str = "default", backend: str = "triton",
+        make: Make = torch.empty, **values: Any,
+    ) -> StepInputs:  # fmt: skip
+        """GeT by a recipe, and `values` of its settings in place of the recipe's, with a memory that is not zero.
+
+        `make` is asked for features and weight; labels are 0 to C - 1 in turn."""
+        config = Get(**{**RECIPES[recipe], "backend": backend, **values})
+        get = GeT(C, D, config, check_now=False)
+        torch.nn.init.ones_(get.mu)
+        features, weight = make(B, D, dtype=dtype).requires_grad_(), make(C, D, dtype=torch.float32).requires_grad_()
+        labels = torch.arange(B) % C if config.prototype_labels == "head" else None
+        return StepInputs(get, features, weight, labels)
 
 
-def step(ops: ModuleType, x: StepInputs, *, tau: float = 0.15, gamma_Q: float = 0.5) -> tuple[Tensor, Any]:
-    """One GeT step under METHOD.md's defaults: E, C and the loss, backward, memory. The loss and its expectation."""
-    e = ops.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, tau, labels=x.labels)
-    loss: Tensor = ops.objective(e, gamma_Q, gamma_Q).loss
-    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    ops.update_memory_(x.mu, x.pi, x.health, e, 0.01, 0.01)
-    return loss, e
+def step(x: StepInputs, loss: str = "loss", skip: Tensor | None = None) -> Output:
+    """E, C and the loss, backward, memory."""
+    out: Output = x.get(x.features, x.weight, x.labels)
+    getattr(out, loss).backward()
+    x.get.update(x.features.detach(), out, skip)
+    return out
+
+
+def launches_of(
+    B: int, C: int, D: int, dtype: torch.dtype = torch.float32, recipe: str = "default", **values: Any
+) -> list[Launch]:
+    """The launches of a step, not run. What GeT takes of pi is there before: the step before has written it."""
+    with record(dry=True) as launches:
+        x = StepInputs.make(B, C, D, dtype, recipe, **values)
+        assert x.get.prior  # the launch that a start makes
+        launches.clear()
+        step(x)
+    return launches

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fastget.kernels.copied import HEADS, PIECES
 from torch import Tensor
 from triton import cdiv
 
 from fastget.kernels.audit.step import StepInputs, step
 from fastget.kernels.backward import WHOLE
-from fastget.kernels.copied import HEADS, PIECES
 from fastget.kernels.launch import Launch, record
 from fastget.kernels.statistics import KINDS
 from fastget.kernels.tile import TILES

@@ -120,7 +120,8 @@ def _gradient_fake(pi: Tensor, labels: Tensor, P_bar: Tensor, counts: Tensor, d_
 
 def _backward(run: Any, ctx: Any, d_new_mu: Tensor, d_new_pi: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
     d_mu, d_pi, d_features, d_P_bar = (
-        d.to(dtype) for d, dtype in zip(run(*ctx.saved_tensors, d_new_mu, d_new_pi, *ctx.numbers), ctx.dtypes, strict=True)
+        d.to(dtype)
+        for d, dtype in zip(run(*ctx.saved_tensors, d_new_mu, d_new_pi, *ctx.numbers), ctx.dtypes, strict=True)
     )
     return d_mu, d_pi, d_features, None, d_P_bar, None, None, None
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fastget import kernels, reference
+from fastget.methods.get.prior import PriorRule
 
 # Odd in every dimension; one row; two classes; more than one tile each way.
 SHAPES = [(1, 2, 1), (5, 3, 7), (37, 67, 33), (18, 33, 130)]
@@ -43,7 +44,7 @@ class Batch:
 
 
 def batch(B: int, C: int, D: int, *, norm: float = 1.0, seed: int = 0) -> Batch:
-    """Random features, prototypes and a skewed prior with entries at the floor."""
+    """Random features, prototypes and a skewed prior with entries at the floor: l of Eq. (13) is 1."""
     g = torch.Generator().manual_seed(seed)
     features, prototypes = torch.randn(B, D, generator=g), torch.randn(3, C, D, generator=g)
     pi = torch.rand(C, generator=g) ** 4
@@ -54,8 +55,32 @@ def batch(B: int, C: int, D: int, *, norm: float = 1.0, seed: int = 0) -> Batch:
     return Batch(features * norm, mu, mu_g, mu_f, pi, labels)
 
 
-def step_inputs(x: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return x.features, x.mu, x.mu_g, x.mu_f, x.pi
+RULES: dict[str, reference.Rule] = {
+    "paper": reference.paper_prior, "default": PriorRule(), "partial": PriorRule(partial=True),
+}  # fmt: skip
+
+
+def prior_of(x: Batch, rule: reference.Rule = reference.paper_prior) -> reference.Prior:
+    """What a step takes of x.pi, by the rule in x's own type."""
+    return rule(x.pi, torch.ones_like(x.pi[0]))
+
+
+def empty_prior(C: int) -> reference.Prior:
+    """Room for one, as GeT has it: two numbers side by side in one buffer."""
+    return reference.Prior(torch.full((C,), torch.nan), *torch.full((2,), torch.nan).unbind())
+
+
+def step_inputs(
+    x: Batch, rule: reference.Rule = reference.paper_prior
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return x.features, x.mu, x.mu_g, x.mu_f, prior_of(x, rule).log_pi
+
+
+def with_spread(x: Batch, spread: float) -> Batch:
+    """The batch with that share of the classes in its prior, so that l is 0 above 0.7, 1 below 0.55."""
+    pi = torch.full_like(x.pi, 1e-4)
+    pi[: max(1, round(spread * len(pi)))] = 1
+    return replace(x, pi=pi / pi.sum())
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
@@ -101,21 +126,21 @@ def check_gradients(
 
 def gradients(
     ops: ModuleType, x: Batch, tau: float, gammas: tuple[float, float] = (0.5, 0.5), weights: Any = (3.0, 0.0, 0.0),
-    needs: tuple[str, ...] = ("features", "mu_g", "mu_f"), **options: Any,
+    needs: tuple[str, ...] = ("features", "mu_g", "mu_f"), rule: reference.Rule = reference.paper_prior, **options: Any,
 ) -> tuple[Any, list[Tensor]]:  # fmt: skip
     """The objective, and the gradient of weights . (loss, loss_g, loss_f) to the inputs in `needs`."""
     x = x.leaves(*needs)
-    out = ops.objective(ops.expectation(*step_inputs(x), tau, **options), *gammas)
+    out = ops.objective(ops.expectation(*step_inputs(x, rule), tau, **options), prior_of(x, rule), *gammas)
     total = sum(w * value for w, value in zip(weights, (out.loss, out.loss_g, out.loss_f), strict=True) if w)
     total.backward()
     found = [getattr(x, n).grad for n in needs]
     return out, found
 
 
-def rebalanced(e: Any) -> tuple[Tensor, Tensor]:
+def rebalanced(e: Any, prior: reference.Prior) -> tuple[Tensor, Tensor]:
     """Q_g and Q_f as the objective makes them, from what an expectation hands on."""
     Q_g, Q_f = (
-        torch.softmax(torch.where(c > 0, S - 0.5 * c.log(), -torch.inf), 1)  # a column of mass zero takes no part
+        reference.rebalance_logits(S, c, prior.exponent.to(S), prior.power.to(S))
         for S, c in ((e.S_g, e.colsum_g), (e.S_f, e.colsum_f))
     )
     return Q_g, Q_f
@@ -155,7 +180,8 @@ class Half:
         function = getattr(reference, name)
 
         def narrow(*args: Any, **kwargs: Any) -> Any:
-            with patch.object(reference, "_wide", lambda x: x):
+            args = tuple(a.to(self.dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
+            with patch.object(reference, "wide", lambda x: x):
                 return function(*args, **kwargs)
 
         return narrow

@@ -24,6 +24,7 @@ from tests.kernels.support import (
     gradients,
     half_rule,
     nan_filled,
+    prior_of,
     relative,
     step_inputs,
 )
@@ -107,7 +108,7 @@ def test_strided_inputs_and_contiguous_gradients() -> None:
     x = batch(11, 13, 10)
     _, expected = gradients(kernels, x, 0.2)
     f, g, h = (t.T.contiguous().T.requires_grad_() for t in (x.features, x.mu_g, x.mu_f))
-    out = kernels.objective(kernels.expectation(f, x.mu, g, h, x.pi, 0.2), 0.5, 0.5)
+    out = kernels.objective(kernels.expectation(f, x.mu, g, h, x.pi.log(), 0.2), prior_of(x), 0.5, 0.5)
     (3 * out.loss).backward()
     for leaf, wanted in zip((f, g, h), expected, strict=True):
         assert leaf.grad is not None
@@ -140,7 +141,7 @@ def test_drawn_shapes(B: int, C: int, D: int, tau: float, seed: int) -> None:
 
 def test_addresses_and_order() -> None:
     x = batch(37, 67, 33).leaves("features", "mu_g", "mu_f")
-    out = kernels.objective(kernels.expectation(*step_inputs(x), 0.15), 0.5, 0.5)
+    out = kernels.objective(kernels.expectation(*step_inputs(x), 0.15), prior_of(x), 0.5, 0.5)
     with check_addresses():
         (out.loss + out.loss_g).backward()
     small = batch(18, 20, 70)

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastget import kernels, reference
+from fastget.methods.get.prior import nearest
 from tests.kernels.checker import assert_order_free, check_addresses
 from tests.kernels.support import (
     P_SLACK,
     P_TOLERANCE,
+    RULES,
     SHAPES,
     Batch,
     batch,
@@ -23,26 +25,11 @@ from tests.kernels.support import (
     error,
     half_rule,
     nan_filled,
+    prior_of,
     rebalanced,
     step_inputs,
+    with_spread,
 )
-
-OPTIONS: list[dict[str, Any]] = [
-    {"prior_estimate": estimate, **form, **by}
-    for estimate in ("likelihood", "posterior", "nearest")
-    for form, by in (
-        ({}, {}),
-        ({"prior_shrinkage": True}, {"use_y_M": True}),
-        ({"prior_cap": True}, {"by_labels": True}),
-        ({"prior_cap": True, "prior_gate": True}, {"by_labels": True}),
-        ({"prior_cap": True, "rebalance_gate": True}, {"by_labels": True}),
-    )
-]
-
-
-def options_of(option: dict[str, Any], labels: torch.Tensor) -> dict[str, Any]:
-    kept = {k: v for k, v in option.items() if k != "by_labels"}
-    return kept | ({"labels": labels} if option.get("by_labels") else {})
 
 
 def check_posteriors(x: Batch, tau: float, e: Any) -> None:
@@ -51,29 +38,39 @@ def check_posteriors(x: Batch, tau: float, e: Any) -> None:
     exact = reference.expectation(*step_inputs(x.to(torch.float64)), tau)
     for S, S_plain, S_exact in ((e.S_g, plain.S_g, exact.S_g), (e.S_f, plain.S_f, exact.S_f)):
         check_P(torch.softmax(S, 1), torch.softmax(S_plain, 1), torch.softmax(S_exact, 1), tau)
-    for Q, Q_plain, Q_exact in zip(rebalanced(e), rebalanced(plain), rebalanced(exact), strict=True):
+    prior = prior_of(x)
+    for Q, Q_plain, Q_exact in zip(*(rebalanced(each, prior) for each in (e, plain, exact)), strict=True):
         check_P(Q, Q_plain, Q_exact, tau)
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: "-".join(map(str, o.values())))
+@pytest.mark.parametrize("by_labels", [False, True], ids=["y_M", "labels"])
+@pytest.mark.parametrize("estimate", [reference.likelihood, nearest], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_matches_reference(shape: tuple[int, int, int], option: dict[str, Any]) -> None:
-    x = batch(*shape)
-    options = options_of(option, x.labels)
+def test_matches_reference(shape: tuple[int, int, int], rule: str, estimate: Any, by_labels: bool) -> None:
+    x = with_spread(batch(*shape), 0.62) if rule == "default" else batch(*shape)
+    options = {"estimate": estimate, "labels": x.labels if by_labels else None}
     with nan_filled():
-        e = kernels.expectation(*step_inputs(x), 0.15, **options)
-    r = reference.expectation(*step_inputs(x.to(torch.float64)), 0.15, **options)
+        e = kernels.expectation(*step_inputs(x, RULES[rule]), 0.15, **options)
+    r = reference.expectation(*step_inputs(x.to(torch.float64), RULES[rule]), 0.15, **options)
     for S, expected in ((e.S_g, r.S_g), (e.S_f, r.S_f)):
         assert error(torch.softmax(S, 1), torch.softmax(expected, 1)) < P_TOLERANCE
-    for Q, expected in zip(rebalanced(e), rebalanced(r), strict=True):
-        assert error(Q, expected) < P_TOLERANCE
+    prior = prior_of(x.to(torch.float64), RULES[rule])
+    for Q, expected in zip(rebalanced(e, prior), rebalanced(r, prior), strict=True):
+        assert error(Q, expected) < P_TOLERANCE * float(prior.power)
     assert torch.equal(e.y_M, r.y_M)
     assert error(e.statistics, r.statistics) < 2e-6 * max(1, shape[0] / 8)
-    assert (e.counts is None) == (r.counts is None)
-    if e.counts is not None and r.counts is not None:
-        assert torch.equal(e.counts.double(), r.counts)
+    assert torch.equal(e.counts.double(), r.counts)
     for view in (e.colsum_g, e.colsum_f, e.prior_sum, e.rows, e.bad_rows, e.counts, e.sums):
-        assert view is None or view.untyped_storage().data_ptr() == e.statistics.untyped_storage().data_ptr()
+        assert view.untyped_storage().data_ptr() == e.statistics.untyped_storage().data_ptr()
+
+
+def test_another_estimate_is_refused() -> None:
+    def mean(cos: torch.Tensor, cos_g: torch.Tensor, tau: float) -> torch.Tensor:
+        return cos / tau
+
+    with pytest.raises(ValueError, match="estimate must be reference.likelihood or .*nearest, got .* 'mean'"):
+        kernels.expectation(*step_inputs(batch(3, 4, 5)), 0.1, estimate=mean)
 
 
 @pytest.mark.parametrize("norm", [1e-6, 1.0, 1e4])
@@ -99,7 +96,7 @@ def test_ties_take_the_lowest_class() -> None:
     x = batch(9, 70, 12)
     x.mu[:] = x.mu[:1].clone()
     x = replace(x, pi=torch.full((70,), 1 / 70))
-    e = kernels.expectation(*step_inputs(x), 0.15, prior_estimate="nearest")
+    e = kernels.expectation(*step_inputs(x), 0.15, estimate=nearest)
     assert e.y_M.tolist() == [0] * 9
     assert e.prior_sum.tolist() == [9.0] + [0.0] * 69
 
@@ -109,7 +106,7 @@ def test_bad_rows_are_counted_and_labels_stay_in_range(value: float) -> None:
     x = batch(10, 40, 20)
     x.features[3, 19] = value
     x.features[7, 0] = value
-    e = kernels.expectation(*step_inputs(x), 0.15, use_y_M=True)
+    e = kernels.expectation(*step_inputs(x), 0.15)
     assert float(e.bad_rows) == 2
     assert float(e.rows) == 10
     assert 0 <= int(e.y_M.min()) <= int(e.y_M.max()) < 40
@@ -133,8 +130,8 @@ def test_any_layout(layout: str) -> None:
     features, mu, mu_g, mu_f = (lay(t) for t in (x.features, x.mu, x.mu_g, x.mu_f))
     assert not features.is_contiguous()
     labels = torch.stack([x.labels, x.labels + 1], 1)[:, 0]
-    pi = torch.stack([x.pi, 1 - x.pi], 1)[:, 0]
-    e = kernels.expectation(features, mu, mu_g, mu_f, pi, 0.15, labels=labels)
+    log_pi = torch.stack([x.pi.log(), x.pi], 1)[:, 0]
+    e = kernels.expectation(features, mu, mu_g, mu_f, log_pi, 0.15, labels=labels)
     for name in ("S_g", "S_f", "y_M", "statistics"):
         assert torch.equal(getattr(e, name), getattr(plain, name)), name
 
@@ -151,8 +148,6 @@ def test_half_types(dtype: torch.dtype) -> None:
     assert e.S_g.dtype == e.S_f.dtype == e.statistics.dtype == torch.float32
     assert error(torch.softmax(e.S_g, 1), torch.softmax(r.S_g, 1)) < P_TOLERANCE, "half beside half is exact"
     assert error(e.colsum_g, r.colsum_g) < 2e-5
-    assert e.sums is not None
-    assert r.sums is not None
     assert error(e.sums, r.sums) < 2e-5
     f, u = (torch.nn.functional.normalize(t.double()).to(dtype) for t in (mixed.features, mixed.mu_f))
     autocast = torch.softmax(x.pi.double().log() + (f @ u.T) / 0.15, 1)
@@ -175,21 +170,19 @@ def test_drawn_shapes(B: int, C: int, D: int, tau: float, seed: int, norm: float
     check_posteriors(x, tau, e)
     slack = 1e-5 + error(reference.expectation(*step_inputs(x), tau).statistics, r.statistics[: 3 * C + 2])
     assert error(e.statistics[: 3 * C + 2], r.statistics[: 3 * C + 2]) < slack
-    assert e.sums is not None
-    assert r.sums is not None
     assert error(e.sums, r.sums) < 1e-5 * norm
 
 
 def test_addresses_and_order() -> None:
     x = batch(37, 67, 33)
-    for option in (OPTIONS[0], OPTIONS[2], OPTIONS[7]):
+    for estimate, labels in ((reference.likelihood, None), (nearest, x.labels)):
         with check_addresses():
-            kernels.expectation(*step_inputs(x), 0.15, **options_of(option, x.labels))
+            kernels.expectation(*step_inputs(x), 0.15, estimate=estimate, labels=labels)
     small = batch(18, 35, 9)
 
     def run() -> tuple[torch.Tensor, ...]:
-        e = kernels.expectation(*step_inputs(small), 0.15, use_y_M=True)
-        return e.S_g, e.S_f, e.y_M, e.statistics, *(t for t in e.scales if t is not None)
+        e = kernels.expectation(*step_inputs(small), 0.15)
+        return e.S_g, e.S_f, e.y_M, e.statistics, *e.scales
 
     assert_order_free(run, seeds=(1,))
 

@@ -7,24 +7,25 @@ import torch
 
 from fastget import kernels
 from fastget.kernels.launch import HOOKS, Launch, compile_options, record
+from tests.kernels.support import empty_prior
 
 
 def test_record_counts_bytes_and_leaves_no_hook() -> None:
-    pi = torch.full((10,), 0.1)
+    prior, pi = empty_prior(10), torch.full((10,), 0.1)
     with record() as launches:
-        kernels.update_prior(pi, pi, 0.5)
+        kernels.renew_prior_(prior, pi)
     (launch,) = launches
     assert isinstance(launch, Launch)
     assert (launch.name, launch.grid) == ("prior_kernel", (1,))
-    assert (launch.bytes_read, launch.bytes_written, launch.bytes) == (80, 40, 120)
+    assert (launch.bytes_read, launch.bytes_written, launch.bytes) == (40, 48, 88)
     assert not HOOKS
-    kernels.update_prior(pi, pi, 0.5)
+    kernels.renew_prior_(prior, pi)
     assert len(launches) == 1
 
 
 def test_a_dry_run_launches_nothing() -> None:
     mu, pi, health = torch.ones(3, 2), torch.full((3,), 1 / 3), torch.tensor([0, -1])
-    e = kernels.expectation(torch.randn(4, 2), mu, mu, mu, pi, 0.1, use_y_M=True)
+    e = kernels.expectation(torch.randn(4, 2), mu, mu, mu, pi.log(), 0.1)
     with record(dry=True) as launches:
         kernels.update_memory_(mu, pi, health, e, 0.5, 0.5)
     assert len(launches) == 1

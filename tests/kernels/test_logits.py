@@ -9,26 +9,24 @@ from fastget import reference
 from fastget.kernels import configs
 from fastget.kernels.launch import record
 from fastget.kernels.logits import launch_logits
-from fastget.kernels.prior import SHRUNK
 from fastget.kernels.tile import PART_ESTIMATE, PART_G, PART_MU
 from tests.kernels.support import batch, error, nan_filled
 
 
-def test_scales_are_log_prior_and_norms() -> None:
+def test_norms() -> None:
     x = batch(21, 40, 35)
     with nan_filled():
-        scales = launch_logits(x.features, x.pi, 0.2, mu=x.mu, mu_g=x.mu_g, mu_f=x.mu_f, form=SHRUNK.value).scales
-    assert error(scales.log_prior, reference.shrink_prior(x.pi.double()).log()) < 2e-6
-    assert scales.norm_g is not None
-    assert scales.norm_f is not None
-    for found, vectors in ((scales.norm, x.features), (scales.norm_g, x.mu_g), (scales.norm_f, x.mu_f)):
+        made = launch_logits(x.features, x.pi.log(), 0.2, mu=x.mu, mu_g=x.mu_g, mu_f=x.mu_f)
+    assert made.norm_g is not None
+    assert made.norm_f is not None
+    for found, vectors in ((made.norm, x.features), (made.norm_g, x.mu_g), (made.norm_f, x.mu_f)):
         assert error(found, vectors.double().norm(dim=1)) < 2e-6
 
 
 def test_partials_make_the_whole_softmax_and_argmax() -> None:
     x = batch(19, 70, 12)
     with nan_filled():
-        logits = launch_logits(x.features, x.pi, 0.2, mu=x.mu, mu_g=x.mu_g, mu_f=x.mu_f, estimate="likelihood")
+        logits = launch_logits(x.features, x.pi.log(), 0.2, mu=x.mu, mu_g=x.mu_g, mu_f=x.mu_f, estimate="likelihood")
     assert logits.parts.shape[2] > 1
     cos = reference.cosine(x.features.double(), x.mu_g.double()) / 0.2
     for part, wanted in ((PART_G, x.pi.double().log() + cos), (PART_ESTIMATE, cos)):
@@ -42,9 +40,9 @@ def test_partials_make_the_whole_softmax_and_argmax() -> None:
 
 def test_heads_that_are_left_out_are_not_made() -> None:
     x = batch(5, 6, 7)
-    logits = launch_logits(x.features, x.pi.log(), 0.2, mu_g=x.mu_g, is_log=True)
+    logits = launch_logits(x.features, x.pi.log(), 0.2, mu_g=x.mu_g)
     assert logits.S_f is None
-    assert logits.scales.norm_f is None
+    assert logits.norm_f is None
     assert logits.S_g is not None
     cos = reference.cosine(x.features.double(), x.mu_g.double())
     assert error(logits.S_g, x.pi.double().log() + cos / 0.2) < 2e-6
@@ -66,7 +64,7 @@ def test_the_precision_is_what_torch_was_asked_for(asked: str, given: str) -> No
 def test_tf32_is_rounded_to_nearest() -> None:
     """Cut off, cosines would shrink by 7e-4 on average; rounded, nothing does, and an error is 2^-11 at most."""
     x = batch(64, 64, 128)
-    with configs.forced_precision("tf32"):
+    with configs.choosing(precision="tf32"):
         S = launch_logits(x.features, None, 1.0, mu_g=x.features[:64] + 0.3 * x.mu_g).S_g
     assert S is not None
     exact = reference.cosine(x.features.double(), x.features[:64].double() + 0.3 * x.mu_g.double())

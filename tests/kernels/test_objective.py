@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 
 from fastget import kernels, reference
 from fastget.kernels.logits import Scales
+from fastget.methods.get.prior import PriorRule
 from tests.kernels.checker import assert_order_free, check_addresses
 from tests.kernels.support import (
     LOSS_TOLERANCE,
+    RULES,
     SHAPES,
     Batch,
     batch,
@@ -22,16 +25,27 @@ from tests.kernels.support import (
     gradients,
     half_rule,
     nan_filled,
+    prior_of,
     step_inputs,
+    with_spread,
 )
 
 
-def losses(
-    x: Batch, tau: float, gammas: tuple[float, float], **options: Any
-) -> tuple[kernels.Objective, reference.Objective]:
+def made(
+    ops: ModuleType, x: Batch, tau: float, gammas: tuple[float, float] = (0.5, 0.5),
+    rule: reference.Rule = reference.paper_prior, **options: Any,
+) -> reference.Objective:  # fmt: skip
+    out: reference.Objective = ops.objective(
+        ops.expectation(*step_inputs(x, rule), tau, **options), prior_of(x, rule), *gammas
+    )
+    return out
+
+
+def losses(x: Batch, *given: Any, **options: Any) -> tuple[reference.Objective, reference.Objective]:
+    """The kernels' and the reference's in float64."""
     with nan_filled():
-        out = kernels.objective(kernels.expectation(*step_inputs(x), tau, **options), *gammas)
-    return out, reference.objective(reference.expectation(*step_inputs(x.to(torch.float64)), tau, **options), *gammas)
+        out = made(kernels, x, *given, **options)
+    return out, made(reference, x.to(torch.float64), *given, **options)
 
 
 @pytest.mark.parametrize("gammas", [(0.5, 0.2), (0.0, 1.0), (1.0, 0.0)], ids=str)
@@ -44,23 +58,19 @@ def test_matches_reference(shape: tuple[int, int, int], gammas: tuple[float, flo
         assert error(value, wanted) <= LOSS_TOLERANCE * max(1.0, abs(float(wanted))), name
 
 
-@pytest.mark.parametrize("present", [67, 51, 20], ids=["in full", "faded", "off"])
-def test_rebalancing_fades_with_the_priors_spread(present: int) -> None:
-    """Eq. (6'), losses and gradients, with 67, 51 or 20 of 67 classes in the prior."""
-    pi = torch.full((67,), 1e-4)
-    pi[:present] = 1
-    x = replace(batch(37, 67, 33), pi=pi / pi.sum())
-    out, expected = losses(x, 0.15, (0.5, 0.2), rebalance_gate=True)
+@pytest.mark.parametrize("rule", ["default", "partial"])
+@pytest.mark.parametrize("spread", [0.8, 0.62, 0.3], ids=["l is 0", "between", "l is 1"])
+def test_rebalancing_has_the_priors_powers(spread: float, rule: str) -> None:
+    """Eq. (6'), losses and gradients."""
+    x, of = with_spread(batch(37, 67, 33), spread), RULES[rule]
+    out, expected = losses(x, 0.15, (0.35, 0.2), rule=of)
     for name, value, wanted in zip(out._fields, out, expected, strict=True):
         assert error(value, wanted) <= LOSS_TOLERANCE * max(1.0, abs(float(wanted))), name
-    paper, _ = losses(x, 0.15, (0.5, 0.2))
-    assert (error(out.structure_g, paper.structure_g) == 0) == (present == 67)
-    for ops, y in ((kernels, x), (reference, x.to(torch.float64))):
-        exponent = float(ops.expectation(*step_inputs(y), 0.15, rebalance_gate=True).exponent)
-        assert exponent == pytest.approx({67: 0.5, 51: 0.5 * (51 / 67 - 0.65) / 0.2, 20: 0.0}[present], abs=5e-3)
-    _, found = gradients(kernels, x, 0.15, rebalance_gate=True)
-    _, torchs = gradients(reference, x, 0.15, rebalance_gate=True)
-    _, exact = gradients(reference, x.to(torch.float64), 0.15, rebalance_gate=True)
+    paper = made(kernels, x, 0.15, (0.35, 0.2))
+    assert (error(out.structure_g, paper.structure_g) < 1e-3) == (spread == 0.8 and rule == "default")
+    _, found = gradients(kernels, x, 0.15, rule=of)
+    _, torchs = gradients(reference, x, 0.15, rule=of)
+    _, exact = gradients(reference, x.to(torch.float64), 0.15, rule=of)
     check_gradients(found, torchs, exact, 0.15)
 
 
@@ -69,7 +79,7 @@ def test_rebalancing_fades_with_the_priors_spread(present: int) -> None:
 def test_temperatures_and_norms(tau: float, norm: float) -> None:
     x = batch(21, 35, 70, norm=norm)
     out, expected = losses(x, tau, (0.5, 0.5))
-    plain = reference.objective(reference.expectation(*step_inputs(x), tau), 0.5, 0.5)
+    plain = made(reference, x, tau)
     for name, value, torchs, wanted in zip(out._fields, out, plain, expected, strict=True):
         check_loss(value, torchs, wanted, name)
 
@@ -78,16 +88,16 @@ def test_temperatures_and_norms(tau: float, norm: float) -> None:
 def test_large_batches(shape: tuple[int, int, int]) -> None:
     """Each another entry of the table of rows. The logits are the reference's: only the C-step is run here."""
     x = batch(*shape)
-    r = reference.expectation(*step_inputs(x.to(torch.float64)), 0.3)
-    expected = reference.objective(r, 0.5, 0.5)
-    made: dict[str, Any] = {
+    y = x.to(torch.float64)
+    r = reference.expectation(*step_inputs(y), 0.3)
+    expected = reference.objective(r, prior_of(y), 0.5, 0.5)
+    narrow: dict[str, Any] = {
         k: v.float() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in r._asdict().items()
     }
-    made["exponent"] = torch.tensor(0.5)  # which the kernels say, where the reference has None
     rows, classes = torch.ones(shape[0]), torch.ones(shape[1])  # norms are for the gradient
-    e = kernels.Expectation(**made, scales=Scales(x.pi.log(), rows, classes, classes))
+    e = reference.Expectation(**narrow | {"scales": Scales(x.pi.log(), rows, classes, classes)})
     with nan_filled():
-        out = kernels.objective(e, 0.5, 0.5)
+        out = kernels.objective(e, prior_of(x), 0.5, 0.5)
     assert error(out.loss, expected.loss) <= LOSS_TOLERANCE * float(expected.loss)
     assert error(out.structure_g, expected.structure_g) <= 4e-6
 
@@ -101,7 +111,11 @@ def test_one_class_batch_and_an_empty_column() -> None:
     e.colsum_g[2] = 0.0  # a column of mass zero takes no part in Q, and makes no NaN
     r = reference.expectation(*step_inputs(x.to(torch.float64)), 0.01)
     r.colsum_g[2] = 0.0
-    assert error(kernels.objective(e, 0.0, 0.0).loss_g, reference.objective(r, 0.0, 0.0).loss_g) < LOSS_TOLERANCE
+    prior = prior_of(x)
+    assert (
+        error(kernels.objective(e, prior, 0.0, 0.0).loss_g, reference.objective(r, prior, 0.0, 0.0).loss_g)
+        < LOSS_TOLERANCE
+    )
 
 
 def test_column_sums_of_many_ranks_are_used() -> None:
@@ -110,35 +124,37 @@ def test_column_sums_of_many_ranks_are_used() -> None:
     extra = torch.rand(12)
     e.statistics[:12] += extra
     r.statistics[:12] += extra.double()
-    out, expected = kernels.objective(e, 0.3, 0.3), reference.objective(r, 0.3, 0.3)
+    prior = prior_of(x)
+    out, expected = kernels.objective(e, prior, 0.3, 0.3), reference.objective(r, prior, 0.3, 0.3)
     assert error(out.loss_g, expected.loss_g) < LOSS_TOLERANCE * 5
-    alone = reference.objective(reference.expectation(*step_inputs(x), 0.2), 0.3, 0.3)
+    alone = made(reference, x, 0.2, (0.3, 0.3))
     assert error(out.loss_g, alone.loss_g) > 1e-4
 
 
 def test_a_non_finite_feature_shows_in_the_loss() -> None:
     x = batch(5, 7, 9)
     x.features[2, 4] = float("nan")
-    out = kernels.objective(kernels.expectation(*step_inputs(x), 0.15), 0.5, 0.5)
+    out = made(kernels, x, 0.15)
     assert not torch.isfinite(out.loss)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_types(dtype: torch.dtype) -> None:
-    half_rule(
-        lambda ops, x: [ops.objective(ops.expectation(*step_inputs(x), 0.15), 0.5, 0.5).loss],
-        batch(13, 21, 40), dtype,
-    )  # fmt: skip
+    half_rule(lambda ops, x: [made(ops, x, 0.15).loss], batch(13, 21, 40), dtype)
 
 
-def test_an_expectation_of_the_reference_is_refused() -> None:
-    with pytest.raises(ValueError, match="another backend"):
-        kernels.objective(reference.expectation(*step_inputs(batch(3, 4, 5)), 0.1), 0.5, 0.5)  # type: ignore[arg-type]
+def test_an_expectation_of_another_backend_is_refused() -> None:
+    x = batch(3, 4, 5)
+    of_reference, of_kernels = (ops.expectation(*step_inputs(x), 0.1) for ops in (reference, kernels))
+    with pytest.raises(ValueError, match="this Expectation is the reference's"):
+        kernels.objective(of_reference, prior_of(x), 0.5, 0.5)
+    with pytest.raises(ValueError, match="this Expectation is the kernels'"):
+        reference.objective(of_kernels, prior_of(x), 0.5, 0.5)
 
 
 def test_addresses_and_order() -> None:
-    x = batch(37, 67, 9)
-    e = kernels.expectation(*step_inputs(x), 0.15)
+    x = with_spread(batch(37, 67, 9), 0.62)
+    e, prior = kernels.expectation(*step_inputs(x, PriorRule()), 0.15), prior_of(x, PriorRule())
     with check_addresses():
-        kernels.objective(e, 0.5, 0.5)
-    assert_order_free(lambda: tuple(kernels.objective(e, 0.5, 0.5)))
+        kernels.objective(e, prior, 0.5, 0.5)
+    assert_order_free(lambda: tuple(kernels.objective(e, prior, 0.5, 0.5)))

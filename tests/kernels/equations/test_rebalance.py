@@ -15,25 +15,37 @@ from tests.kernels.support import GRADIENT_TOLERANCE, P_TOLERANCE, error, nan_fi
 SHAPES = [(1, 2), (5, 3), (37, 67), (9, 600)]
 
 
-def slopes(ops: ModuleType, P: Tensor, colsum: Tensor | None, weight: Tensor) -> list[Tensor]:
+POWERS = [(0.5, 1.0), (0.2, 2.2), (0.0, 4.0)]  # l is 0, in between, 1
+
+
+def slopes(
+    ops: ModuleType, P: Tensor, colsum: Tensor | None, weight: Tensor, powers: tuple[float, float] = POWERS[0]
+) -> list[Tensor]:
     leaves = [t.detach().clone().requires_grad_() for t in (P, colsum) if t is not None]
-    Q = ops.rebalance(*leaves)
+    Q = ops.rebalance(leaves[0], leaves[1] if colsum is not None else None, *powers)
     return [Q.detach(), *torch.autograd.grad((Q * weight.to(Q.dtype)).sum(), leaves)]
 
 
+@pytest.mark.parametrize("powers", POWERS, ids=str)
 @pytest.mark.parametrize("given", [False, True], ids=["own", "given"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_rebalance_matches_reference(shape: tuple[int, int], given: bool) -> None:
+def test_rebalance_matches_reference(shape: tuple[int, int], given: bool, powers: tuple[float, float]) -> None:
     P, weight = posteriors(*shape), torch.randn(shape)
     colsum = torch.rand(shape[1]) * shape[0] if given else None
     if colsum is not None:
         colsum[0] = 0
     with nan_filled():
-        Q, *found = slopes(kernels, P, colsum, weight)
-    wanted, *expected = slopes(reference, P.double(), None if colsum is None else colsum.double(), weight)
+        Q, *found = slopes(kernels, P, colsum, weight, powers)
+    wanted, *expected = slopes(reference, P.double(), None if colsum is None else colsum.double(), weight, powers)
     assert error(Q, wanted) < P_TOLERANCE
     for d, slope in zip(found, expected, strict=True):
         assert error(d, slope) < GRADIENT_TOLERANCE * max(float(slope.abs().max()), 1e-3)
+
+
+def test_powers_as_tensors_are_the_numbers() -> None:
+    P = posteriors(5, 7)
+    as_tensors = kernels.rebalance(P, None, torch.tensor(0.2), torch.tensor(2.2))
+    assert torch.equal(as_tensors, kernels.rebalance(P, None, 0.2, 2.2))
 
 
 def test_rows_without_mass_give_zeros() -> None:

@@ -13,8 +13,8 @@ from tests.kernels.support import SHAPES, Batch, batch, check_gradients, nan_fil
 
 
 def made(x: Batch, dS: Tensor, needs: list[bool]) -> list[Tensor]:
-    S, _, log_prior, norm, norm_p = one_head(x.features, x.mu_g, x.pi.log(), 0.15)
-    return logit_gradients(x.features, x.mu_g, S, log_prior, norm, norm_p, dS, 0.15, needs)
+    S, _, norm, norm_p = one_head(x.features, x.mu_g, x.pi.log(), 0.15)
+    return logit_gradients(x.features, x.mu_g, S, x.pi.log(), norm, norm_p, dS, 0.15, needs)
 
 
 def wanted(x: Batch, dS: Tensor) -> list[Tensor]:
