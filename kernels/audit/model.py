@@ -6,7 +6,8 @@
 - The last program of a grid keeps only its own multiprocessor busy: throughput counts by the busiest one, which has
   ceil(programs / multiprocessors) of them.
 - Latency is the launch itself, and per wave a chain of loop trips. A trip that waits for memory takes TRIP; one of a
-  pipelined loop of n stages has n - 1 under way, and only the first is waited for in full.
+  pipelined loop of n stages has n - 1 under way, and only the first is waited for in full. Of the loads outside of
+  loops the prior's are counted, each a TRIP; the others are taken to be under way beside them.
 - Multiprocessors hold as many programs as 16 warps allow (128 registers a thread), which is what waves are of.
 - Matrix products of fewer than 64 rows go by mma.sync, at 0.6 of the rate on a Hopper; float32 in full by FFMA.
 
@@ -22,7 +23,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fastget.kernels.audit.work import Work, launches_of, work_of
+from fastget.kernels.audit.step import launches_of
+from fastget.kernels.audit.work import Work, work_of
 
 LAUNCH = 1.0e-6  # seconds from one kernel of a CUDA graph to the next
 TRIP = 0.7e-6  # seconds from a load to what is made of it
@@ -96,13 +98,15 @@ def times(work: Work, card: Card) -> Times:
         port=work.asked * share / (PORT * card.clock),
         matrix=matrix,
         special=work.special * share / (SPECIAL * card.clock),
-        latency=LAUNCH + waves * (TRIP + after),
+        latency=LAUNCH + waves * ((1 + work.waits) * TRIP + after),
     )
 
 
-def step_times(B: int, C: int, D: int, dtype: torch.dtype, card: Card) -> list[Times]:
-    """The launches of a step with the configurations that would be chosen now."""
-    return [times(work_of(launch), card) for launch in launches_of(B, C, D, dtype)]
+def step_times(B: int, C: int, D: int, dtype: torch.dtype, card: Card, recipe: str = "default") -> list[Times]:
+    """The launches of a step with the configurations that would be chosen now; where pi has a rule, of an l over 0."""
+    launches = launches_of(B, C, D, dtype, recipe)
+    narrow = launches[-1].constexprs["TRUSTED"]
+    return [times(work_of(launch, narrow), card) for launch in launches]
 
 
 def total(found: Sequence[Times]) -> float:

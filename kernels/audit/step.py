@@ -34,12 +34,13 @@ class StepInputs(NamedTuple):
         B: int, C: int, D: int, dtype: torch.dtype = torch.float32, recipe: str = "default", backend: str = "triton",
         make: Make = torch.empty, **values: Any,
     ) -> StepInputs:  # fmt: skip
-        """GeT by a recipe, and `values` of its settings in place of the recipe's, with a memory that is not zero.
+        """GeT by a recipe, and `values` of its settings in place of the recipe's, at the start of its memory.
 
-        `make` is asked for features and weight; labels are 0 to C - 1 in turn."""
+        On the device of `with torch.device(...)`. `make` is asked for features and weight; labels are 0 to C - 1 in
+        turn."""
         config = Get(**{**RECIPES[recipe], "backend": backend, **values})
         get = GeT(C, D, config, check_now=False)
-        torch.nn.init.ones_(get.mu)
+        get._ready = True  # a memory of zeros is as good as another
         features, weight = make(B, D, dtype=dtype).requires_grad_(), make(C, D, dtype=torch.float32).requires_grad_()
         labels = torch.arange(B) % C if config.prototype_labels == "head" else None
         return StepInputs(get, features, weight, labels)
@@ -53,13 +54,17 @@ def step(x: StepInputs, loss: str = "loss", skip: Tensor | None = None) -> Outpu
     return out
 
 
-def launches_of(
-    B: int, C: int, D: int, dtype: torch.dtype = torch.float32, recipe: str = "default", **values: Any
-) -> list[Launch]:
+def dry_step(x: StepInputs) -> list[Launch]:
     """The launches of a step, not run. What GeT takes of pi is there before: the step before has written it."""
     with record(dry=True) as launches:
-        x = StepInputs.make(B, C, D, dtype, recipe, **values)
         assert x.get.prior  # the launch that a start makes
         launches.clear()
         step(x)
     return launches
+
+
+def launches_of(
+    B: int, C: int, D: int, dtype: torch.dtype = torch.float32, recipe: str = "default", **values: Any
+) -> list[Launch]:
+    """Those of a step of such sizes, not run."""
+    return dry_step(StepInputs.make(B, C, D, dtype, recipe, **values))

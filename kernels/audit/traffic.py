@@ -1,6 +1,6 @@
 """Launches and bytes of one GeT step: eager PyTorch, these kernels, and the least that any code could do.
 
-Nothing is computed: the reference runs on meta tensors under a counter, the kernels run dry.
+Nothing is computed: the reference runs on fake tensors under a counter, the kernels run dry.
 
     count = fused_step(256, 345, 2048)
     count.launches, count.bytes, count.seconds(GPUS["H100"])
@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fastget.kernels.audit.step import StepInputs, step
-from fastget.kernels.launch import HOOKS, Launch, record
+from fastget.kernels.audit.step import StepInputs, dry_step, step
 
 SIZES = ((36, 65, 256), (256, 345, 2048), (4096, 1000, 2048))  # (B, C, D)
 LATENCY = 4e-6  # seconds from one kernel's launch to the next, as a stream of eager launches has it
@@ -91,58 +91,41 @@ class CountOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def _meta(*shape: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty(*shape, dtype=dtype, device="meta")
-
-
-def eager_step(B: int, C: int, D: int, dtype: torch.dtype = torch.float32) -> Traffic:
+def eager_step(B: int, C: int, D: int, dtype: torch.dtype = torch.float32, recipe: str = "default") -> Traffic:
     """The reference in eager PyTorch, operator by operator."""
-    from fastget import reference
-
-    inputs = StepInputs.make(_meta, B, C, D, dtype)
-    with CountOperators() as counter:
-        step(reference, inputs)
+    with FakeTensorMode():
+        x = StepInputs.make(B, C, D, dtype, recipe, backend="reference")
+        assert x.get.prior  # made at the start, and by each step for the next
+        with CountOperators() as counter:
+            step(x)
     return Traffic(tuple(counter.names), tuple(counter.transfers))
 
 
-def fused_step(B: int, C: int, D: int, dtype: torch.dtype = torch.float32) -> Traffic:
+def fused_step(B: int, C: int, D: int, dtype: torch.dtype = torch.float32, recipe: str = "default") -> Traffic:
     """The kernels, launch by launch, and what PyTorch does beside them."""
-    from fastget import kernels
-
-    inputs = StepInputs.make(_meta, B, C, D, dtype)
-    names: list[str] = []
-    transfers: list[int] = []
-    with CountOperators() as counter, record(dry=True) as held:
-
-        def note(launch: Launch) -> None:
-            names.append(launch.name)
-            transfers.append(launch.bytes)
-            held.clear()  # a gradient that someone else holds would be copied, where it is otherwise just taken
-
-        HOOKS.append(note)
-        try:
-            step(kernels, inputs)
-        finally:
-            HOOKS.remove(note)
+    x = StepInputs.make(B, C, D, dtype, recipe)
+    with CountOperators() as counter:
+        launches = dry_step(x)
     beside = tuple(name for name in counter.names if name != "ones_like")  # the 1 that backward() starts from
-    return Traffic(tuple(names), tuple(transfers), beside)
+    return Traffic(tuple(x.name for x in launches), tuple(x.bytes for x in launches), beside)
 
 
-def minimum_bytes(B: int, C: int, D: int, dtype: torch.dtype = torch.float32) -> int:
+def minimum_bytes(B: int, C: int, D: int, dtype: torch.dtype = torch.float32, recipe: str = "default") -> int:
     """Bytes of a step whose every phase reads its inputs and writes its outputs once, and keeps nothing else.
 
-    E        features, mu, mu_g, mu_f, pi, labels           -> S_g, S_f, y_M, the statistics to be all-reduced
-    C, loss  S_g, S_f, y_M, column sums                     -> five scalars
-    backward features, mu_g, mu_f, S_g, S_f, y_M            -> their three gradients
-    memory   mu, pi, class sums, counts, prior_sum, health  -> mu, pi, health
+    E        features, mu, mu_g, mu_f, log pi, labels by (4*)     -> S_g, S_f, y_M, the statistics to be all-reduced
+    C, loss  S_g, S_f, y_M, column sums, powers of (6)            -> five scalars
+    backward features, mu_g, mu_f, S_g, S_f, y_M, column sums     -> their three gradients
+    memory   mu, pi, trust, class sums, counts, prior_sum, health -> mu, pi, health, log pi, powers
     """
     half = torch.empty((), dtype=dtype).element_size()
-    features, prototypes, logits, classes, labels = B * D * half, C * D * 4, B * C * 4, C * 4, B * 8
+    features, prototypes, logits, classes, y_M = B * D * half, C * D * 4, B * C * 4, C * 4, B * 8
+    labels = y_M if StepInputs.make(1, 2, 1, recipe=recipe).labels is not None else 0
     sums = prototypes + classes
-    expectation = features + 3 * prototypes + classes + labels + 2 * logits + labels + 3 * classes + 8 + sums
-    loss = 2 * logits + labels + 2 * classes + 20
-    backward = 2 * features + 4 * prototypes + 2 * logits + labels + 2 * classes
-    memory = 2 * prototypes + 2 * classes + sums + classes + 8 + 32
+    expectation = features + 3 * prototypes + classes + labels + 2 * logits + y_M + 3 * classes + 8 + sums
+    loss = 2 * logits + y_M + 2 * classes + 8 + 20
+    backward = 2 * features + 4 * prototypes + 2 * logits + y_M + 2 * classes
+    memory = 2 * prototypes + 2 * classes + 4 + sums + classes + 8 + 32 + classes + 8
     return expectation + loss + backward + memory
 
 
