@@ -23,27 +23,17 @@ from fastget.reference import Prior
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
 POINTERS = {
-    torch.float32: "*fp32",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.int64: "*i64",
-    torch.int32: "*i32",
-}
+    torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.int32: "*i32",
+}  # fmt: skip
 
 # (B, C, D): each reaches other entries of the tables; odd sizes lose the alignment that even ones have.
 SHAPES = (
-    (64, 64, 256),
-    (256, 345, 2048),
-    (36, 65, 257),
-    (37, 5000, 257),
-    (4096, 1000, 2048),
-    (1000, 1030, 2049),
+    (64, 64, 256), (256, 345, 2048), (36, 65, 257), (37, 5000, 257), (4096, 1000, 2048), (1000, 1030, 2049),
     (8192, 1024, 2048),
-)
+)  # fmt: skip
 FAST_SHAPE = (256, 345, 2048)
 MIXED = (36, 65, 257)  # where types and sizes that meet seldom are compiled too
 LAID_ACROSS, LAID_APART = (4096, 1000, 2048), (37, 5000, 257)  # where strided inputs are compiled too
-
 
 Attrs = dict[tuple[int, ...], list[list[Any]]]  # argument -> what the JIT says of it to the compiler
 
@@ -121,37 +111,20 @@ def variants(dtypes: Sequence[torch.dtype] = DTYPES) -> Iterator[Variant]:
     yield from found.values()
 
 
-def extremes(found: Sequence[Variant]) -> list[Variant]:
-    """Of variants that differ in alignment only, the most and the least aligned: the rest lies between them."""
-    groups: dict[Any, list[Variant]] = {}
-    for variant in found:
-        groups.setdefault((*_key(variant)[:3], variant.num_warps), []).append(variant)
-    ordered = [sorted(group, key=lambda v: len(v.attrs)) for group in groups.values()]
-    return [v for group in ordered for v in (group[:1] if len(group) == 1 else (group[0], group[-1]))]
-
-
-def tiles(found: Sequence[Variant]) -> list[Variant]:
-    """One variant, the least aligned, for each kernel, tile, precision and set of types: enough to see that it compiles
-    and what shared memory it takes."""
-    groups: dict[Any, Variant] = {}
-    for variant in sorted(found, key=lambda v: len(v.attrs)):
-        sizes = [(k, v) for k, v in variant.constexprs.items() if k.endswith(("_B", "_C", "_D", "PRECISION"))]
-        types = [kind for kind in variant.signature.values() if kind.startswith("*")]
-        key = (variant.kernel.fn.__name__, variant.num_warps, str(sizes), str(types))
-        groups.setdefault(key, variant)
-    return list(groups.values())
-
-
 def _precisions(dtype: torch.dtype) -> tuple[str, ...]:
     """What configs.precision() can say of these features; bfloat16's other two are those of a slope that is given."""
     return ("bf16", "ieee", "tf32") if dtype == torch.bfloat16 else ("ieee", "tf32")
 
 
 def _backends(dtype: torch.dtype, precision: str, launch: Launch) -> tuple[str, ...]:
-    """Where configs.precision() can choose this: below "highest", and beside float16, CUDA takes TF32 and ROCm
-    multiplies in full; bfloat16 is multiplied as such on both, but for a slope that is given."""
-    if dtype == torch.bfloat16 and (launch.kernel.fn.__name__ == "slope_kernel") == (precision == "bf16"):
+    """Where this can be chosen: below "highest", and beside float16, CUDA takes TF32 and ROCm multiplies in full;
+    bfloat16 is multiplied as such on both, but for a slope that is given, which is float32."""
+    given = zip(launch.kernel.arg_names, launch.args, strict=False)
+    slope = any(name.startswith("slopes") and x is not None and x.dtype == torch.float32 for name, x in given)
+    if dtype == torch.bfloat16 and (launch.name == "backward_kernel" and slope) == (precision == "bf16"):
         return ()
+    if "PRECISION" not in launch.constexprs:
+        return ("cuda", "hip")
     if precision == "tf32":
         return ("cuda",)
     return ("hip",) if dtype in HALF and precision == "ieee" else ("cuda", "hip")
@@ -162,8 +135,7 @@ def _variant(
 ) -> Variant:
     signature, constexprs, attrs, small = specialise(launch)
     kind = str(dtype).removeprefix("torch.")
-    choices = ",".join(f"{k}={_short(v)}" for k, v in launch.constexprs.items())
-    uses_dot = "PRECISION" in constexprs
+    choices = ",".join(f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in launch.constexprs.items())
     return Variant(
         name=f"{launch.name}[{kind} {'x'.join(map(str, shape))} {choices}]",
         kernel=launch.kernel,
@@ -174,7 +146,7 @@ def _variant(
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         dtype=dtype,
-        backends=backends if uses_dot else ("cuda", "hip"),
+        backends=backends,
         rooms=(room,),
         fast=shape == FAST_SHAPE and dtype != torch.float16,
     )
@@ -185,20 +157,9 @@ def variant_of(launch: Launch, dtype: torch.dtype) -> Variant:
     return _variant(launch, dtype, ("cuda",), True, (0, 0, 0))
 
 
-def _short(value: Any) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def _key(variant: Variant) -> Any:
-    return (
-        variant.kernel.fn.__name__,
-        tuple(variant.signature.items()),
-        tuple(variant.constexprs.items()),
-        tuple(variant.attrs),
-        variant.small,
-        variant.num_warps,
-        variant.num_stages,
-    )
+def _key(v: Variant) -> Any:
+    return (v.kernel.fn.__name__, tuple(v.signature.items()), tuple(v.constexprs.items()), tuple(v.attrs), v.small,
+            v.num_warps, v.num_stages)  # fmt: skip
 
 
 # --- what drives the launchers: functions of (features' dtype, B, C, D) that together reach every option ----------

@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from fastget.kernels.audit import model, traffic
-from fastget.kernels.audit.catalogue import Variant
-from fastget.kernels.audit.compile import ARCHITECTURES, Resources, architecture, inspect_all, pairs
+from fastget.kernels.audit.catalogue import Variant, variants
+from fastget.kernels.audit.compile import ARCHITECTURES, Resources, inspect_all, pairs
 from fastget.kernels.launch import interpreting
+from fastget.methods.get.module import RECIPES
 
 BOUNDS = ("hbm", "l2", "port", "matrix", "special", "latency")  # what a launch can be bound by, of model.Times
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -48,39 +48,33 @@ def parse_size(text: str) -> tuple[int, int, int]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the report, for `python -m` and for a subcommand."""
-    parser.add_argument("--arch", nargs="+", choices=list(ARCHITECTURES), default=list(ARCHITECTURES), metavar="ARCH",
-                        help=f"compile for these only; any of {', '.join(ARCHITECTURES)}")  # fmt: skip
-    parser.add_argument("--no-compile", action="store_true", help="only the last tables, the model's: seconds")
-    parser.add_argument("--fast", action="store_true", help="every kernel, but not every configuration")
-    parser.add_argument("--full", action="store_true", help="a row per configuration; otherwise the worst per kernel")
-    parser.add_argument("--csv", type=Path, metavar="FILE",
-                        help="write a row per configuration to FILE, and one per problem size to FILE's name with "
-                        "_traffic before its suffix")  # fmt: skip
-    parser.add_argument("--sizes", nargs="*", type=parse_size, default=list(traffic.SIZES), metavar="B,C,D",
-                        help="sizes of the second table: batch,classes,width; none leaves it out")  # fmt: skip
-    parser.add_argument("--dtype", choices=list(DTYPES), default="float32", help="of the features in that table")
-    parser.add_argument("--latency", type=float, default=traffic.LATENCY * 1e6, metavar="US",
-                        help="microseconds from one launch to the next (default %(default)g)")  # fmt: skip
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="processes that compile; at most, and by default, one per core"
-    )
+    """The options of the report."""
+    add = parser.add_argument
+    add("--arch", nargs="+", choices=list(ARCHITECTURES), default=list(ARCHITECTURES), metavar="ARCH",
+        help=f"compile for these only; any of {', '.join(ARCHITECTURES)}")  # fmt: skip
+    add("--no-compile", action="store_true", help="only the last tables, the model's: seconds")
+    add("--fast", action="store_true", help="every kernel, but not every configuration")
+    add("--full", action="store_true", help="a row per configuration; without it the worst per kernel")
+    add("--csv", type=Path, metavar="FILE", help="write a row per configuration to FILE, and one per problem size to "
+        "FILE's name with _traffic before its suffix")  # fmt: skip
+    add("--recipe", choices=list(RECIPES), default="default", help="of the steps in all but the first table")
+    add("--sizes", nargs="*", type=parse_size, default=list(traffic.SIZES), metavar="B,C,D",
+        help="of those steps: batch,classes,width; none leaves the tables out")  # fmt: skip
+    add("--dtype", choices=list(DTYPES), default="float32", help="of their features")
+    add("--latency", type=float, default=traffic.LATENCY * 1e6, metavar="US",
+        help="microseconds from one launch to the next (default %(default)g)")  # fmt: skip
+    add("--jobs", type=int, metavar="N", help="processes that compile; at most, and by default, one per core")
 
 
 # --- the first table: resources -----------------------------------------------------------------
 
 
 def collect(archs: Sequence[str], fast: bool, jobs: int | None, console: Console) -> list[Resources]:
-    """Compile the catalogue, the fast subset first, which is shown as soon as it is done; in the catalogue's order.
-
-    With a progress bar in a terminal; elsewhere a line for every tenth."""
-    from fastget.kernels.audit.catalogue import variants
-
+    """Compile the catalogue, the fast subset first, which is shown as soon as it is done; in the catalogue's order."""
     every = list(variants())
     order = {(v.name, arch): i for i, (v, arch) in enumerate(pairs(every, archs))}
     first, others = [v for v in every if v.fast], [v for v in every if not v.fast and not fast]
-    rows = _compile(first, archs, jobs, console, "the fast subset")
-    rows.sort(key=lambda r: order[r.variant, r.arch])
+    rows = sorted(_compile(first, archs, jobs, console, "the fast subset"), key=lambda r: order[r.variant, r.arch])
     if others:
         broken = sum(bool(r.broken_claims()) for r in rows)
         console.print(resource_table(rows, False))
@@ -94,18 +88,13 @@ def collect(archs: Sequence[str], fast: bool, jobs: int | None, console: Console
 def _compile(
     chosen: Sequence[Variant], archs: Sequence[str], jobs: int | None, console: Console, what: str
 ) -> list[Resources]:
-    total = len(list(pairs(chosen, archs)))
-    columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeElapsedColumn())
-    rows: list[Resources] = []
-    if not console.is_terminal:
-        console.print(f"compiling {what}: {total} kernels and architectures")
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"compiling {what}", total=total)
-        for row in inspect_all(chosen, archs, jobs):
-            rows.append(row)
-            progress.advance(task)
-            if not console.is_terminal and 10 * len(rows) // total > 10 * (len(rows) - 1) // total:
-                console.print(f"  {len(rows)} of {total}")
+    """With a line for every tenth: minutes pass."""
+    total, rows = len(pairs(chosen, archs)), []
+    console.print(f"compiling {what}: {total} kernels and architectures")
+    for row in inspect_all(chosen, archs, jobs):
+        rows.append(row)
+        if 10 * len(rows) // total > 10 * (len(rows) - 1) // total:
+            console.print(f"  {len(rows)} of {total}")
     return rows
 
 
@@ -148,14 +137,17 @@ def _cells(group: list[Resources]) -> list[str]:
 # --- the second table: traffic ------------------------------------------------------------------
 
 
-def traffic_rows(sizes: Sequence[tuple[int, int, int]], dtype: torch.dtype, latency: float) -> list[dict[str, Any]]:
+def traffic_rows(
+    sizes: Sequence[tuple[int, int, int]], dtype: torch.dtype, recipe: str, latency: float
+) -> list[dict[str, Any]]:
     """Launches, bytes and least times of one step per problem size."""
     rows = []
     for B, C, D in sizes:
-        eager, fused = traffic.eager_step(B, C, D, dtype), traffic.fused_step(B, C, D, dtype)
-        least = traffic.minimum_bytes(B, C, D, dtype)
+        eager, fused, least = (
+            f(B, C, D, dtype, recipe) for f in (traffic.eager_step, traffic.fused_step, traffic.minimum_bytes)
+        )
         row: dict[str, Any] = {
-            "B": B, "C": C, "D": D, "dtype": str(dtype).removeprefix("torch."),
+            "B": B, "C": C, "D": D, "dtype": str(dtype).removeprefix("torch."), "recipe": recipe,
             "launches_eager": eager.launches, "launches_fused": fused.launches + len(fused.others),
             "bytes_eager": eager.bytes, "bytes_fused": fused.bytes, "bytes_minimum": least,
         }  # fmt: skip
@@ -176,29 +168,32 @@ def traffic_table(rows: list[dict[str, Any]], latency: float) -> Table:
         "products alone at the TF32 peak: where that is more, arithmetic is the bound."
     )
     table = Table(title="One GeT step: forward, backward, memory", caption=caption)
-    table.add_column("batch, classes, width")
-    for name in ("launches", "bytes", "of the minimum", *(f"{g.name}, us" for g in traffic.GPUS)):
-        table.add_column(name, justify="right")
+    _columns(table, "batch, classes, width", "launches", "bytes", "of the minimum",
+             *(f"{g.name}, us" for g in traffic.GPUS))  # fmt: skip
     for r in rows:
+        times = [tuple(r[f"us_{of} {g.name}"] for of in ("eager", "fused", "products")) for g in traffic.GPUS]
         table.add_row(
-            f"{r['B']}, {r['C']}, {r['D']} {r['dtype']}",
+            f"{r['B']}, {r['C']}, {r['D']} {r['dtype']}, {r['recipe']}",
             f"{r['launches_eager']} -> {r['launches_fused']}",
             f"{r['bytes_eager'] / 1e6:,.1f} -> {r['bytes_fused'] / 1e6:,.1f} MB",
             f"{r['bytes_eager'] / r['bytes_minimum']:.1f}x -> {r['bytes_fused'] / r['bytes_minimum']:.2f}x",
-            *(
-                f"{r[f'us_eager {g.name}']:,.0f} -> {r[f'us_fused {g.name}']:,.0f} ({r[f'us_products {g.name}']:,.0f})"
-                for g in traffic.GPUS
-            ),
+            *(f"{eager:,.0f} -> {fused:,.0f} ({products:,.0f})" for eager, fused, products in times),
         )
     return table
+
+
+def _columns(table: Table, first: str, *others: str) -> None:
+    table.add_column(first)
+    for name in others:
+        table.add_column(name, justify="right")
 
 
 # --- the third table: the model -----------------------------------------------------------------
 
 
-def model_table(size: tuple[int, int, int], dtype: torch.dtype, card: model.Card) -> Table:
+def model_table(size: tuple[int, int, int], dtype: torch.dtype, card: model.Card, recipe: str = "default") -> Table:
     """What all programs of each launch ask for, and what takes how long by the model."""
-    found = model.step_times(*size, dtype, card)
+    found = model.step_times(*size, dtype, card, recipe)
     rate, least = card.rates["bf16"], traffic.products(*size)
     whole = model.total(found)
     caption = (
@@ -207,19 +202,16 @@ def model_table(size: tuple[int, int, int], dtype: torch.dtype, card: model.Card
         f"({whole * rate / least:,.2f}x) and {1e6 * least / card.rates['tf32']:,.1f} us at TF32's "
         f"({whole * card.rates['tf32'] / least:,.2f}x)."
     )
-    table = Table(
-        title=f"{card.name}, {', '.join(map(str, size))} {str(dtype).removeprefix('torch.')}", caption=caption
-    )
-    table.add_column("launch")
-    for name in ("programs", "once, MB", "asked, MB", "multiply-adds", "exp, log", "trips", *BOUNDS, "us", "bound"):
-        table.add_column(name, justify="right")
+    title = f"{card.name}, {', '.join(map(str, size))} {str(dtype).removeprefix('torch.')}, {recipe}"
+    table = Table(title=title, caption=caption)
+    _columns(table, "launch", "programs", "once, MB", "asked, MB", "multiply-adds", "exp, log", "trips", *BOUNDS, "us",
+             "bound")  # fmt: skip
     for t in found:
         w = t.work
         table.add_row(
             w.name, f"{w.programs:,}", f"{w.once / 1e6:,.2f}", f"{w.asked / 1e6:,.2f}",
-            f"{w.multiply_adds / 1e6:,.1f} M", f"{w.special / 1e6:,.2f} M", str(w.trips),
-            *(f"{1e6 * getattr(t, b):.2f}" for b in BOUNDS),
-            f"{1e6 * t.seconds:.2f}", t.bound,
+            f"{w.multiply_adds / 1e6:,.1f} M", f"{w.special / 1e6:,.2f} M", str(w.trips + w.waits),
+            *(f"{1e6 * getattr(t, b):.2f}" for b in BOUNDS), f"{1e6 * t.seconds:.2f}", t.bound,
         )  # fmt: skip
     return table
 
@@ -244,21 +236,18 @@ def run(args: argparse.Namespace, console: Console | None = None) -> int:
             "[red]TRITON_INTERPRET is set: the kernels are the interpreter's and cannot be compiled. Unset it."
         )
         return 2
-    if args.no_compile:
-        for size in args.sizes:
-            for card in model.CARDS.values():
-                console.print(model_table(size, DTYPES[args.dtype], card))
-        return 0
-    for name in args.arch:
-        architecture(name)
-    rows = collect(args.arch, args.fast, args.jobs, console)
-    console.print(resource_table(rows, args.full))
-    steps = traffic_rows(args.sizes, DTYPES[args.dtype], args.latency * 1e-6)
+    rows, steps, dtype = [], [], DTYPES[args.dtype]
+    if not args.no_compile:
+        rows = collect(args.arch, args.fast, args.jobs, console)
+        console.print(resource_table(rows, args.full))
+        steps = traffic_rows(args.sizes, dtype, args.recipe, args.latency * 1e-6)
     if steps:
         console.print(traffic_table(steps, args.latency * 1e-6))
     for size in args.sizes:
         for card in model.CARDS.values():
-            console.print(model_table(size, DTYPES[args.dtype], card))
+            console.print(model_table(size, dtype, card, args.recipe))
+    if args.no_compile:
+        return 0
     if args.csv:
         header = [*(f.name for f in fields(Resources)), "broken_claims"]
         write_csv(args.csv, header, ({**asdict(r), "broken_claims": "; ".join(r.broken_claims())} for r in rows))
@@ -273,11 +262,8 @@ def run(args: argparse.Namespace, console: Console | None = None) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m fastget.kernels.audit.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(prog="python -m fastget.kernels.audit.report", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     add_arguments(parser)
     return run(parser.parse_args(argv))
 

@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import fastget.kernels
-from fastget.kernels.audit.catalogue import DRIVES, Variant, _variant, extremes, specialise, tiles, variants
+from fastget.kernels.audit.catalogue import DRIVES, Variant, _variant, specialise, variants
+from fastget.kernels.audit.step import launches_of
 from fastget.kernels.launch import compile_options, record
-from tests.kernels.support import batch, step_inputs
+from tests.kernels.audit.selections import extremes, tiles
 
 
 def jitted() -> set[str]:
@@ -38,13 +40,11 @@ def test_every_kernel_once_and_in_the_fast_subset() -> None:
         assert {k for k, kind in v.signature.items() if kind == "constexpr"} == set(v.constexprs), v.name
 
 
-def test_what_runs_is_in_it() -> None:
+@pytest.mark.parametrize("recipe", ["default", "paper"])
+def test_what_runs_is_in_it(recipe: str) -> None:
     known = {(v.kernel.fn.__name__, tuple(sorted(map(str, v.constexprs.items())))) for v in variants((torch.float32,))}
-    x = batch(36, 65, 20).leaves("features", "mu_g", "mu_f")
-    with record(dry=True) as launches:
-        e = fastget.kernels.expectation(*step_inputs(x), 0.15, labels=x.labels)
-        fastget.kernels.objective(e, 0.5, 0.5).loss.backward()
-    assert len(launches) == 5
+    launches = launches_of(64, 64, 256, recipe=recipe)
+    assert len(launches) == 6
     for launch in launches:
         constexprs = specialise(launch)[1]
         assert (launch.name, tuple(sorted(map(str, constexprs.items())))) in known, launch.name
@@ -58,7 +58,7 @@ def test_selections_leave_out_no_configuration() -> None:
         return v.kernel.fn.__name__, str(v.signature), str(v.constexprs), v.num_warps
 
     def sizes(v: Variant) -> tuple[Any, ...]:
-        blocks = [f"{kind}_{axis}" for kind in ("BLOCK", "SUMS", "PRIOR") for axis in "BCD"]
+        blocks = [f"{kind}_{axis}" for kind in ("BLOCK", "SUMS", "ALL") for axis in "BCD"]
         chosen = {k: v.constexprs.get(k) for k in (*blocks, "PRECISION")}
         return v.kernel.fn.__name__, str(chosen), v.num_warps, str([t for t in v.signature.values() if t[0] == "*"])
 

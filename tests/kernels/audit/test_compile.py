@@ -27,7 +27,8 @@ import triton.language as tl
 
 from fastget.kernels import launch
 from fastget.kernels.audit import compile as kc
-from fastget.kernels.audit.catalogue import Variant, extremes, tiles, variants
+from fastget.kernels.audit.catalogue import Variant, variants
+from tests.kernels.audit.selections import extremes, tiles
 
 ROOT = Path(__file__).parents[3]
 FAST_ARCHITECTURES = ("sm_80", "sm_90")

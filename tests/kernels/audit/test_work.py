@@ -73,7 +73,9 @@ def test_a_chain_is_the_longest_programs_trips() -> None:
 
 def test_what_the_prior_adds_is_counted() -> None:
     """Its vector is loaded by every program of the logits, and waited for; its rule takes logarithms of all classes."""
-    ours, paper = ({x.name: work_of(x, False) for x in launches_of(36, 65, 256, recipe=r)} for r in ("default", "paper"))
+    ours, paper = (
+        {x.name: work_of(x, False) for x in launches_of(36, 65, 256, recipe=r)} for r in ("default", "paper")
+    )
     assert ours["logits_kernel"].waits == paper["logits_kernel"].waits == 1
     assert ours["memory_kernel"].special == 4 * 128 + 2
     assert paper["memory_kernel"].special == 128
