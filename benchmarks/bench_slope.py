@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from fastget.kernels.equations.slope import logit_gradients, one_head
 
 from benchmarks.common import TAU, Case, cases, measure
 from fastget import reference
-from fastget.kernels.equations.slope import logit_gradients, one_head
 
 
 def _prepare(case: Case) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 EPS = 1e-12  # the least norm that a cosine divides by
 PRIOR_FLOOR = 1e-8  # the least entry of pi, so that its log is finite
+LOG_ZERO = -1e30  # for log 0: its exponential is 0, and a row of nothing else is not NaN
 Number = Tensor | float
 
 
@@ -119,7 +120,7 @@ def rebalance_logits(S: Tensor, colsum: Tensor, exponent: Number = 0.5, power: N
     """Eq. (6) in logs, where a P that underflows does no harm: softmax over c of power * S - exponent * log colsum.
     A column of mass zero gives zeros."""
     mass = colsum > 0
-    weight = torch.where(mass, -exponent * torch.where(mass, colsum, 1).log(), -torch.inf)
+    weight = torch.where(mass, -exponent * torch.where(mass, colsum, 1).log(), LOG_ZERO)
     return torch.softmax(power * S + weight, 1)
 
 
@@ -127,10 +128,9 @@ def rebalance(P: Tensor, colsum: Tensor | None = None, exponent: Number = 0.5, p
     """Eq. (6): P^power / colsum^exponent, rows renormalised; an entry of 0 stays 0 and has no gradient.
     `colsum` is over the global batch; None: over these rows."""
     P = wide(P)
-    positive = P > 0
-    log_P = torch.where(positive, torch.where(positive, P, 1).log(), -torch.inf)
-    Q = rebalance_logits(log_P, P.sum(0) if colsum is None else wide(colsum), exponent, power)
-    return torch.where(positive, Q, 0)
+    colsum = P.sum(0) if colsum is None else wide(colsum)
+    log_P = torch.where(P > 0, torch.where(P > 0, P, 1).log(), LOG_ZERO)
+    return torch.where((P > 0) & (colsum > 0), rebalance_logits(log_P, colsum, exponent, power), 0)
 
 
 def soft_cross_entropy(log_P: Tensor, labels: Tensor) -> Tensor:

@@ -12,113 +12,76 @@ from torch import Tensor
 from fastget.kernels import configs
 from fastget.kernels.launch import launch
 from fastget.kernels.logits import strides
-from fastget.kernels.tile import product, quarters, store_gradient, vector_tile
-
-WHOLE = tl.constexpr(128 * 128)  # elements of a tile that is stored at once: more take registers that are not there
+from fastget.kernels.tile import product, store_gradient
 
 
 @triton.jit
-def add_features_gradient(
-    total, slopes, scale, mu, rows, live, depth, deep, C,
-    SAME: tl.constexpr, PRECISION: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """One head's part of a tile of d_features: sum_c d[b,c] mu_c / |mu_c|; with SAME the scale is left to the end."""
-    at = slopes + rows[:, None].to(tl.int64) * C
-    for c0 in range(0, C, BLOCK_K):
-        classes = c0 + tl.arange(0, BLOCK_K)
-        held = classes < C
-        d = tl.load(at + classes[None, :], mask=live[:, None] & held[None, :], other=0.0)
-        if not SAME:
-            d = d.to(tl.float32) * scale
-        total = product(d, vector_tile(mu, classes, held, depth, deep), total, PRECISION)
-    return total
-
-
-@triton.jit
-def store_pieces(out, total, total_cos, vectors, index, there, column, D, BLOCK_D: tl.constexpr):
-    """store_gradient() of a tile, a large one in pieces."""
-    if total.shape[0] * BLOCK_D > WHOLE:
-        pieces = quarters(total)
-        for i in tl.static_range(4):
-            depth = column * BLOCK_D + i * (BLOCK_D // 4) + tl.arange(0, BLOCK_D // 4)
-            store_gradient(out, pieces[i], total_cos, vectors, index, there, depth, depth < D, D)
-    else:
-        depth = column * BLOCK_D + tl.arange(0, BLOCK_D)
-        store_gradient(out, total, total_cos, vectors, index, there, depth, depth < D, D)
-
-
-@triton.jit
-def write_features_gradient(
-    d_features, features, head_g, head_f, block, B, C, D, USE_G: tl.constexpr, USE_F: tl.constexpr, SAME: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """One tile of d_features: (sum_c d mu_c / |mu_c| - sum_c d cos f_b / |f_b|) / |f_b|, both heads added."""
-    blocks = tl.cdiv(D, BLOCK_D)
-    rows = block // blocks * BLOCK_B + tl.arange(0, BLOCK_B)
-    depth = block % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
-    live, deep = rows < B, depth < D
-    total = tl.zeros((BLOCK_B, BLOCK_D), tl.float32)
-    total_cos = tl.zeros((BLOCK_B,), tl.float32)
-    if USE_G:
-        mu, slopes, cos_rows, _, scale = head_g
-        total = add_features_gradient(total, slopes, scale, mu, rows, live, depth, deep, C, SAME, PRECISION, BLOCK_K)
-        total_cos += tl.load(cos_rows + rows, mask=live, other=0.0) * scale
-    if USE_F:
-        mu, slopes, cos_rows, _, scale = head_f
-        total = add_features_gradient(total, slopes, scale, mu, rows, live, depth, deep, C, SAME, PRECISION, BLOCK_K)
-        total_cos += tl.load(cos_rows + rows, mask=live, other=0.0) * scale
-    if SAME:
-        total = total * (head_g[4] if USE_G else head_f[4])
-    store_pieces(d_features, total, total_cos, features, rows, live, block % blocks, D, BLOCK_D)
-
-
-@triton.jit
-def write_mu_gradient(
-    d_mu, features, head, block, B, C, D,
-    PRECISION: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """One tile of d_mu: (sum_b d[b,c] f_b / |f_b| - sum_b d[b,c] cos[b,c] mu_c / |mu_c|) / |mu_c|."""
-    mu, slopes, _, cos_columns, scale = head
-    blocks = tl.cdiv(D, BLOCK_D)
-    classes = block // blocks * BLOCK_C + tl.arange(0, BLOCK_C)
-    depth = block % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
-    held, deep = classes < C, depth < D
-    total = tl.zeros((BLOCK_C, BLOCK_D), tl.float32)
-    for b0 in range(0, B, BLOCK_K):
-        rows = b0 + tl.arange(0, BLOCK_K)
-        live = rows < B
-        at = slopes + (rows[:, None].to(tl.int64) + B) * C + classes[None, :]
-        d = tl.trans(tl.load(at, mask=live[:, None] & held[None, :], other=0.0))
-        total = product(d, vector_tile(features, rows, live, depth, deep), total, PRECISION)
-    total_cos = tl.load(cos_columns + classes, mask=held, other=0.0) * scale
-    store_pieces(d_mu, total * scale, total_cos, mu, classes, held, block % blocks, D, BLOCK_D)
-
-
-@triton.jit
-def slope_scale(grad_loss, grad_head, tau, B):
-    """The incoming gradient of a head's loss, over B tau."""
-    grad = 0.0
+def incoming(grad_loss, grad_head):
+    """The gradient that arrives at one head: its own loss's and that of the sum; 1 where neither is given."""
+    grad = 1.0 if grad_loss is None and grad_head is None else 0.0
     if grad_loss is not None:
         grad += tl.load(grad_loss)
     if grad_head is not None:
         grad += tl.load(grad_head)
-    return grad / (B * tau)
+    return grad
+
+
+@triton.jit
+def add_head(
+    total, slopes, factor, mu, mu_c, mu_d, offs_b, mask_b, offs_d, mask_d, C,
+    SAME: tl.constexpr, PRECISION: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """total + sum_c slopes[b,c] mu_c, a tile of (rows, width), over all classes in order."""
+    row = slopes + offs_b[:, None].to(tl.int64) * C
+    d = offs_d[None, :].to(tl.int64) * mu_d
+    for c0 in range(0, C, BLOCK_K):
+        offs_c = c0 + tl.arange(0, BLOCK_K)
+        mask_c = offs_c < C
+        slope = tl.load(row + offs_c[None, :], mask=mask_b[:, None] & mask_c[None, :], other=0.0)
+        if not SAME:
+            slope = slope.to(tl.float32) * factor
+        at, mask = mu + offs_c[:, None].to(tl.int64) * mu_c + d, mask_c[:, None] & mask_d[None, :]
+        total = product(slope, tl.load(at, mask=mask, other=0.0), total, PRECISION)
+    return total
+
+
+@triton.jit
+def write_mu_gradient(
+    d_mu, mu, norm_mu, mu_c, mu_d, slopes, cos_columns, factor, features, features_b, features_d, block, B, C, D,
+    PRECISION: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One tile of d_mu, over all rows in order."""
+    tiles_d = tl.cdiv(D, BLOCK_D)
+    offs_c = block // tiles_d * BLOCK_C + tl.arange(0, BLOCK_C)
+    offs_d = block % tiles_d * BLOCK_D + tl.arange(0, BLOCK_D)
+    mask_c, mask_d = offs_c < C, offs_d < D
+    total = tl.zeros((BLOCK_C, BLOCK_D), tl.float32)
+    for b0 in range(0, B, BLOCK_K):
+        offs_b = b0 + tl.arange(0, BLOCK_K)
+        mask_b = offs_b < B
+        at = slopes + (offs_b[:, None].to(tl.int64) + B) * C + offs_c[None, :]  # the half that is over |f_b|
+        slope = tl.trans(tl.load(at, mask=mask_b[:, None] & mask_c[None, :], other=0.0))
+        at_f = features + offs_b[:, None].to(tl.int64) * features_b + offs_d[None, :].to(tl.int64) * features_d
+        total = product(slope, tl.load(at_f, mask=mask_b[:, None] & mask_d[None, :], other=0.0), total, PRECISION)
+    total_cos = tl.load(cos_columns + offs_c, mask=mask_c, other=0.0) * factor
+    store_gradient(d_mu, total * factor, total_cos, mu, norm_mu, offs_c, mask_c, offs_d, mask_d, mu_c, mu_d, D)
 
 
 @triton.jit(do_not_specialize=["B"])
 def backward_kernel(
-    features, mu_g, mu_f,  # (B, D), (C, D), (C, D)
-    slopes_g, slopes_f,  # (2, B, C): (P - y) / |mu_c|, (P - y) / |f_b|
+    features, mu_g, mu_f,  # (B, D), (C, D), (C, D); None: that head is left out, also below
+    slopes_g, slopes_f,  # (2, B, C): s / |mu_c|, s / |f_b| with s the slope of a row's loss at its logits
     norm, norm_g, norm_f,  # (B,), (C,), (C,)
-    cos_rows,  # (2, B): sum_c (P - y) cos
-    cos_columns,  # (2, C): sum_b (P - y) cos
+    cos_rows,  # (2, B): sum_c s cos
+    cos_columns,  # (2, C): sum_b s cos
     grad_loss, grad_g, grad_f,  # () incoming gradients; None: that loss has none
     d_features, d_mu_g, d_mu_f,  # out: (B, D), (C, D), (C, D); None: not asked for, or no path
-    B, C, D, stride_b, stride_d, g_c, g_d, f_c, f_d, tau,
+    B, C, D, features_b, features_d, g_c, g_d, f_c, f_d,
+    scale,  # 1 / tau, and over B where the loss is a mean
     PRECISION: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """loss = (1/B) sum_b (lse(S_b) - y_b . S_b), so dS = (P - y) / B, and with d = grad dS / tau
+    """A head's loss is scale tau sum_b l(S_b) with dl/dS = s: P - y of the cross-entropy. With d = grad scale s
 
     d_features_b = (sum_c d mu_c / |mu_c| - sum_c d cos f_b / |f_b|) / |f_b|, both heads added;
     d_mu_c       = (sum_b d f_b / |f_b|   - sum_b d cos mu_c / |mu_c|) / |mu_c|.
@@ -126,29 +89,48 @@ def backward_kernel(
     Tiles of d_features (BLOCK_B, BLOCK_D) and of d_mu_g and d_mu_f (BLOCK_C, BLOCK_D) stand in one grid; each sums over
     its whole other axis in order, BLOCK_K at a time. A vector shorter than 1e-12 gets no gradient.
     """
-    USE_G: tl.constexpr = grad_loss is not None or grad_g is not None
-    USE_F: tl.constexpr = grad_loss is not None or grad_f is not None
-    SAME: tl.constexpr = not (USE_G and USE_F) or (grad_g is None and grad_f is None)
-    f, g, h = (features, norm, stride_b, stride_d), (mu_g, norm_g, g_c, g_d), (mu_f, norm_f, f_c, f_d)
-    head_g = (g, slopes_g, cos_rows, cos_columns, slope_scale(grad_loss, grad_g, tau, B))
-    head_f = (h, slopes_f, cos_rows + B, cos_columns + C, slope_scale(grad_loss, grad_f, tau, B))
+    SAME: tl.constexpr = mu_g is None or mu_f is None or (grad_g is None and grad_f is None)  # one factor for all
+    factor_g, factor_f = incoming(grad_loss, grad_g) * scale, incoming(grad_loss, grad_f) * scale
     block = tl.program_id(0)
-    features_blocks = 0 if d_features is None else tl.cdiv(B, BLOCK_B) * tl.cdiv(D, BLOCK_D)
-    g_blocks = 0 if d_mu_g is None else tl.cdiv(C, BLOCK_C) * tl.cdiv(D, BLOCK_D)
+    tiles_d = tl.cdiv(D, BLOCK_D)
+    features_blocks = 0 if d_features is None else tl.cdiv(B, BLOCK_B) * tiles_d
+    g_blocks = 0 if d_mu_g is None else tl.cdiv(C, BLOCK_C) * tiles_d
     if block < features_blocks:
         if d_features is not None:
-            write_features_gradient(
-                d_features, f, head_g, head_f, block, B, C, D, USE_G, USE_F, SAME,
-                PRECISION, BLOCK_B, BLOCK_D, BLOCK_K,
-            )  # fmt: skip
+            offs_b = block // tiles_d * BLOCK_B + tl.arange(0, BLOCK_B)
+            offs_d = block % tiles_d * BLOCK_D + tl.arange(0, BLOCK_D)
+            mask_b, mask_d = offs_b < B, offs_d < D
+            total = tl.zeros((BLOCK_B, BLOCK_D), tl.float32)
+            total_cos = tl.zeros((BLOCK_B,), tl.float32)
+            if mu_g is not None:
+                total = add_head(
+                    total, slopes_g, factor_g, mu_g, g_c, g_d, offs_b, mask_b, offs_d, mask_d, C,
+                    SAME, PRECISION, BLOCK_K,
+                )  # fmt: skip
+                total_cos += tl.load(cos_rows + offs_b, mask=mask_b, other=0.0) * factor_g
+            if mu_f is not None:
+                total = add_head(
+                    total, slopes_f, factor_f, mu_f, f_c, f_d, offs_b, mask_b, offs_d, mask_d, C,
+                    SAME, PRECISION, BLOCK_K,
+                )  # fmt: skip
+                total_cos += tl.load(cos_rows + B + offs_b, mask=mask_b, other=0.0) * factor_f
+            if SAME:
+                total = total * (factor_f if mu_g is None else factor_g)
+            store_gradient(
+                d_features, total, total_cos, features, norm, offs_b, mask_b, offs_d, mask_d, features_b, features_d, D
+            )
     elif block < features_blocks + g_blocks:
         if d_mu_g is not None:
-            write_mu_gradient(d_mu_g, f, head_g, block - features_blocks, B, C, D, PRECISION, BLOCK_C, BLOCK_D, BLOCK_K)
+            write_mu_gradient(
+                d_mu_g, mu_g, norm_g, g_c, g_d, slopes_g, cos_columns, factor_g, features, features_b, features_d,
+                block - features_blocks, B, C, D, PRECISION, BLOCK_C, BLOCK_D, BLOCK_K,
+            )  # fmt: skip
     else:
         if d_mu_f is not None:
             write_mu_gradient(
-                d_mu_f, f, head_f, block - features_blocks - g_blocks, B, C, D, PRECISION, BLOCK_C, BLOCK_D, BLOCK_K
-            )
+                d_mu_f, mu_f, norm_f, f_c, f_d, slopes_f, cos_columns + C, factor_f, features, features_b, features_d,
+                block - features_blocks - g_blocks, B, C, D, PRECISION, BLOCK_C, BLOCK_D, BLOCK_K,
+            )  # fmt: skip
 
 
 class Head(NamedTuple):
@@ -157,7 +139,7 @@ class Head(NamedTuple):
     mu: Tensor  # (C, D)
     slopes: Tensor  # (2, B, C)
     norm: Tensor  # (C,) of mu
-    grad: Tensor | None  # () of this head's own loss
+    grad: Tensor | None = None  # () of this head's own loss
 
 
 def launch_backward(
@@ -165,29 +147,28 @@ def launch_backward(
     norm: Tensor,  # (B,) of the features
     cos_rows: Tensor,  # (2, B)
     cos_columns: Tensor,  # (2, C)
-    tau: float,
+    scale: float,
     grad_loss: Tensor | None,  # () of loss_g + loss_f
-    g: Head,
-    f: Head,
+    g: Head | None,  # None: no gradient comes from this head
+    f: Head | None,
     wanted: tuple[bool, bool, bool],  # which of d_features, d_mu_g, d_mu_f; at least one
+    precision: str,  # of the products
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """torch.autograd.grad of the losses, in one launch; None for what is not wanted."""
-    (B, D), C = features.shape, g.mu.shape[0]
-    d_features, d_mu_g, d_mu_f = (
-        torch.empty(x.shape, dtype=x.dtype, device=x.device) if want else None
-        for x, want in zip((features, g.mu, f.mu), wanted, strict=True)
-    )
-    config = configs.backward(B, C, D, configs.precision(features, g.mu, f.mu))
-    blocks = [triton.cdiv(B, config.BLOCK_B), *[triton.cdiv(C, config.BLOCK_C)] * 2]
+    mu_g, slopes_g, norm_g, grad_g = g or (None,) * 4
+    mu_f, slopes_f, norm_f, grad_f = f or (None,) * 4
+    (B, D), C = features.shape, cos_columns.shape[1]
+    config = configs.backward(B, C, D, precision)
+    blocks = (triton.cdiv(B, config.BLOCK_B), *[triton.cdiv(C, config.BLOCK_C)] * 2)
     programs = sum(n for n, want in zip(blocks, wanted, strict=True) if want) * triton.cdiv(D, config.BLOCK_D)
-    use_g, use_f = grad_loss is not None or g.grad is not None, grad_loss is not None or f.grad is not None
-    of_g, of_f = (head[:3] if use else [None] * 3 for head, use in ((g, use_g), (f, use_f)))
-    pairs = [x for pair in zip(of_g, of_f, strict=True) for x in pair]  # mu_g, mu_f, slopes_g, slopes_f, ...
-    inputs = (features, *pairs[:4], norm, *pairs[4:], cos_rows, cos_columns, grad_loss, g.grad, f.grad)
+    d_features, d_mu_g, d_mu_f = (
+        torch.empty(x.shape, dtype=x.dtype, device=x.device) if want and x is not None else None
+        for x, want in zip((features, mu_g, mu_f), wanted, strict=True)
+    )
     outputs = (d_features, d_mu_g, d_mu_f)
     launch(
-        backward_kernel, (programs,), *inputs, *outputs,
-        B, C, D, *features.stride(), *strides(of_g[0]), *strides(of_f[0]), tau,
-        reads=inputs, writes=outputs, **vars(config),
+        backward_kernel, (programs,), features, mu_g, mu_f, slopes_g, slopes_f, norm, norm_g, norm_f,
+        cos_rows, cos_columns, grad_loss, grad_g, grad_f, *outputs,
+        B, C, D, *features.stride(), *strides(mu_g), *strides(mu_f), scale, writes=outputs, **vars(config),
     )  # fmt: skip
     return outputs

@@ -218,12 +218,6 @@ def totals(B: int, C: int) -> Rows:
 # --- the equations by themselves ----------------------------------------------------------------
 
 
-def slope(B: int, precision: str) -> Tile:
-    """equations/slope.py: tiles of (B, D) and of (C, D), each summed over the third axis."""
-    BLOCK_B, BLOCK_C = (32, 16) if precision == "ieee" else (64, 32) if B > 512 else (32, 32)
-    return Tile(BLOCK_B=BLOCK_B, BLOCK_C=BLOCK_C, BLOCK_D=64, PRECISION=precision, num_warps=8)
-
-
 def elementwise(C: int) -> Rows:
     """Kernels that map a (B, C) matrix tile by tile."""
     return Rows(BLOCK_B=8, BLOCK_C=64 if C <= 64 else 256, num_warps=4)

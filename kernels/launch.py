@@ -86,16 +86,21 @@ def launch(
     kernel: Any,
     grid: Sequence[int],
     *args: Any,
-    reads: Sequence[Tensor | None] = (),
-    writes: Sequence[Tensor | None] = (),
+    writes: Sequence[Tensor | None],
+    in_place: Sequence[Tensor | None] = (),
     num_warps: int = 4,
     num_stages: int = 2,
     **constexprs: Any,
 ) -> None:
-    """Run `kernel` over `grid` on the device of its tensors. A None among `reads` and `writes` is an absent tensor."""
+    """Run `kernel` over `grid` on the device of its tensors. It writes `writes`, reads and writes `in_place`, and reads
+    every other tensor among `args`; a None is an absent tensor."""
     if HOOKS:
-        read, written = (tuple(t for t in tensors if t is not None) for tensors in (reads, writes))
-        made = Launch(kernel.fn.__name__, kernel, tuple(grid), args, constexprs, read, written, num_warps, num_stages)
+        written, changed = (tuple(t for t in tensors if t is not None) for tensors in (writes, in_place))
+        own = {id(t) for t in written}
+        read = tuple(t for t in args if isinstance(t, Tensor) and id(t) not in own)
+        made = Launch(
+            kernel.fn.__name__, kernel, tuple(grid), args, constexprs, read, (*changed, *written), num_warps, num_stages
+        )
         for hook in list(HOOKS):
             hook(made.aliased())
     if _dry:

@@ -10,47 +10,28 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.tile import (
-    PART_ESTIMATE,
-    PART_F,
-    PART_G,
-    PART_MU,
-    PARTS,
-    at_least_eps,
-    finite_max,
-    first_best,
-    pair_of,
-    product,
-)
+from fastget.kernels.tile import PART_ESTIMATE, PART_F, PART_G, PART_MU, PARTS, at_least_eps, first_best, product
 
 
 @triton.jit
-def add_products(dots, square, f, mu, classes, held, k, deep, mu_c, mu_d, PRECISION: tl.constexpr):
-    """dots + f . mu_c and square + mu_c . mu_c, over one block of the width."""
-    at = mu + classes[None, :].to(tl.int64) * mu_c + k[:, None].to(tl.int64) * mu_d
-    m = tl.load(at, mask=deep[:, None] & held[None, :], other=0.0)
-    wide = m.to(tl.float32)
-    return product(f, m, dots, PRECISION), square + tl.sum(wide * wide, 0)
-
-
-@triton.jit
-def store_softmax_part(parts, PART: tl.constexpr, scores, rows, live, held, t, T, B):
+def store_softmax_part(parts, PART: tl.constexpr, scores, offs_b, mask_b, mask_c, t, T, B):
     """This class tile's row maximum and sum of exponentials."""
-    scores = tl.where(held[None, :], scores, float("-inf"))
+    scores = tl.where(mask_c[None, :], scores, float("-inf"))
     top = tl.max(scores, 1)
-    total = tl.sum(tl.exp(scores - finite_max(top)[:, None]), 1)
-    at_top, at_total = pair_of(parts, PART, t, rows, T, B)
-    tl.store(at_top, top, mask=live)
-    tl.store(at_total, total, mask=live)
+    safe = tl.where(top == float("-inf"), 0.0, top)
+    total = tl.sum(tl.exp(scores - safe[:, None]), 1)
+    at = parts + (T * (2 * PART) + t).to(tl.int64) * B + offs_b
+    tl.store(at, top, mask=mask_b)
+    tl.store(at + tl.cast(T, tl.int64) * B, total, mask=mask_b)
 
 
 @triton.jit
-def store_best_part(parts, PART: tl.constexpr, scores, rows, live, classes, held, t, T, B, C):
+def store_best_part(parts, PART: tl.constexpr, scores, offs_b, mask_b, offs_c, mask_c, t, T, B, C):
     """This class tile's row maximum and the lowest class that reaches it."""
-    top, best = first_best(scores, classes, held[None, :], C - 1)
-    at_top, at_best = pair_of(parts, PART, t, rows, T, B)
-    tl.store(at_top, top, mask=live)
-    tl.store(at_best, best.to(tl.float32), mask=live)
+    top, best = first_best(scores, offs_c, mask_c, C - 1)
+    at = parts + (T * (2 * PART) + t).to(tl.int64) * B + offs_b
+    tl.store(at, top, mask=mask_b)
+    tl.store(at + tl.cast(T, tl.int64) * B, best.to(tl.float32), mask=mask_b)
 
 
 @triton.jit(do_not_specialize=["B", "T"])
@@ -61,76 +42,83 @@ def logits_kernel(
     S_g, S_f,  # (B, C) out
     norm, norm_g, norm_f,  # (B,), (C,), (C,) out: of features, mu_g, mu_f
     parts,  # (PARTS, 2, T, B) out
-    B, C, D, T, stride_b, stride_d, mu_c, mu_d, g_c, g_d, f_c, f_d, inv_tau,
+    B, C, D, T, features_b, features_d, mu_c, mu_d, g_c, g_d, f_c, f_d, inv_tau,
     ESTIMATE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """S[b,c] = log_prior[c] + f_b . mu_c / (|f_b| |mu_c| tau), a zero vector having cosine 0.
 
     dS/df_b = (mu_c / |mu_c| - cos f_b / |f_b|) / (|f_b| tau), and with f and mu exchanged: kernels/backward.py.
-    One program makes one tile of rows and classes for all heads; the norms are summed in the same loop. A row with
-    a non-finite feature gets the norm NaN, which is how `bad_rows` is counted later.
+    One program makes one tile of rows and classes for all heads; the norms are summed in the same loop.
     """
     t = tl.program_id(0) % T
     block = tl.program_id(0) // T
-    rows = block * BLOCK_B + tl.arange(0, BLOCK_B)
-    classes = t * BLOCK_C + tl.arange(0, BLOCK_C)
-    live, held = rows < B, classes < C
+    offs_b = block * BLOCK_B + tl.arange(0, BLOCK_B)
+    offs_c = t * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask_b, mask_c = offs_b < B, offs_c < C
+    row = features + offs_b[:, None].to(tl.int64) * features_b
+    c = offs_c[None, :].to(tl.int64)
 
+    # 1. the products with each head's vectors, and all squared norms
     dots = tl.zeros((BLOCK_B, BLOCK_C), tl.float32)
     dots_g = tl.zeros((BLOCK_B, BLOCK_C), tl.float32)
     dots_f = tl.zeros((BLOCK_B, BLOCK_C), tl.float32)
     square = tl.zeros((BLOCK_B,), tl.float32)
-    poison = tl.zeros((BLOCK_B,), tl.float32)  # 0, or NaN in a row with a non-finite feature
     square_mu = tl.zeros((BLOCK_C,), tl.float32)
     square_g = tl.zeros((BLOCK_C,), tl.float32)
     square_f = tl.zeros((BLOCK_C,), tl.float32)
-    for k0 in range(0, D, BLOCK_D):
-        k = k0 + tl.arange(0, BLOCK_D)
-        deep = k < D
-        at = features + rows[:, None].to(tl.int64) * stride_b + k[None, :].to(tl.int64) * stride_d
-        f = tl.load(at, mask=live[:, None] & deep[None, :], other=0.0)
+    for d0 in range(0, D, BLOCK_D):
+        offs_d = d0 + tl.arange(0, BLOCK_D)
+        mask_d = offs_d < D
+        d, mask = offs_d[:, None].to(tl.int64), mask_d[:, None] & mask_c[None, :]
+        f = tl.load(row + offs_d[None, :].to(tl.int64) * features_d, mask=mask_b[:, None] & mask_d[None, :], other=0.0)
         wide = f.to(tl.float32)
-        square += tl.sum(wide * wide, 1)
-        poison += tl.sum(wide * 0.0, 1)
+        square += tl.sum(wide * wide + wide * 0.0, 1)  # inf * 0 is NaN: a row that is not finite gets a norm of NaN
         if mu is not None:
-            dots, square_mu = add_products(dots, square_mu, f, mu, classes, held, k, deep, mu_c, mu_d, PRECISION)
+            m = tl.load(mu + c * mu_c + d * mu_d, mask=mask, other=0.0)
+            dots = product(f, m, dots, PRECISION)
+            square_mu += tl.sum(m.to(tl.float32) * m.to(tl.float32), 0)
         if mu_g is not None:
-            dots_g, square_g = add_products(dots_g, square_g, f, mu_g, classes, held, k, deep, g_c, g_d, PRECISION)
+            m_g = tl.load(mu_g + c * g_c + d * g_d, mask=mask, other=0.0)
+            dots_g = product(f, m_g, dots_g, PRECISION)
+            square_g += tl.sum(m_g.to(tl.float32) * m_g.to(tl.float32), 0)
         if mu_f is not None:
-            dots_f, square_f = add_products(dots_f, square_f, f, mu_f, classes, held, k, deep, f_c, f_d, PRECISION)
+            m_f = tl.load(mu_f + c * f_c + d * f_d, mask=mask, other=0.0)
+            dots_f = product(f, m_f, dots_f, PRECISION)
+            square_f += tl.sum(m_f.to(tl.float32) * m_f.to(tl.float32), 0)
 
+    # 2. logits, and each head's partials of this tile
     log_pi = tl.zeros((BLOCK_C,), tl.float32)
     if log_prior is not None:
-        log_pi = tl.load(log_prior + classes, mask=held, other=0.0).to(tl.float32)
-    length = tl.sqrt(square) + poison
+        log_pi = tl.load(log_prior + offs_c, mask=mask_c, other=0.0).to(tl.float32)
+    length = tl.sqrt(square)
     if t == 0:
-        tl.store(norm + rows, length, mask=live)
+        tl.store(norm + offs_b, length, mask=mask_b)
     length = at_least_eps(length)[:, None]
-    at = rows[:, None].to(tl.int64) * C + classes[None, :]
-    inside = live[:, None] & held[None, :]
+    at = offs_b[:, None].to(tl.int64) * C + offs_c[None, :]
+    mask = mask_b[:, None] & mask_c[None, :]
     if mu is not None:
         cos = dots / (length * at_least_eps(tl.sqrt(square_mu))[None, :])
         scores = log_pi[None, :] + cos * inv_tau
-        store_best_part(parts, PART_MU, scores, rows, live, classes, held, t, T, B, C)
+        store_best_part(parts, PART_MU, scores, offs_b, mask_b, offs_c, mask_c, t, T, B, C)
         if ESTIMATE == "nearest":
-            store_best_part(parts, PART_ESTIMATE, cos, rows, live, classes, held, t, T, B, C)
+            store_best_part(parts, PART_ESTIMATE, cos, offs_b, mask_b, offs_c, mask_c, t, T, B, C)
     if mu_g is not None:
         length_g = tl.sqrt(square_g)
         if block == 0:
-            tl.store(norm_g + classes, length_g, mask=held)
+            tl.store(norm_g + offs_c, length_g, mask=mask_c)
         scaled = dots_g / (length * at_least_eps(length_g)[None, :]) * inv_tau
-        tl.store(S_g + at, log_pi[None, :] + scaled, mask=inside)
-        store_softmax_part(parts, PART_G, log_pi[None, :] + scaled, rows, live, held, t, T, B)
+        tl.store(S_g + at, log_pi[None, :] + scaled, mask=mask)
+        store_softmax_part(parts, PART_G, log_pi[None, :] + scaled, offs_b, mask_b, mask_c, t, T, B)
         if ESTIMATE == "likelihood":
-            store_softmax_part(parts, PART_ESTIMATE, scaled, rows, live, held, t, T, B)
+            store_softmax_part(parts, PART_ESTIMATE, scaled, offs_b, mask_b, mask_c, t, T, B)
     if mu_f is not None:
         length_f = tl.sqrt(square_f)
         if block == 0:
-            tl.store(norm_f + classes, length_f, mask=held)
+            tl.store(norm_f + offs_c, length_f, mask=mask_c)
         scaled = dots_f / (length * at_least_eps(length_f)[None, :]) * inv_tau
-        tl.store(S_f + at, log_pi[None, :] + scaled, mask=inside)
-        store_softmax_part(parts, PART_F, log_pi[None, :] + scaled, rows, live, held, t, T, B)
+        tl.store(S_f + at, log_pi[None, :] + scaled, mask=mask)
+        store_softmax_part(parts, PART_F, log_pi[None, :] + scaled, offs_b, mask_b, mask_c, t, T, B)
 
 
 class Scales(NamedTuple):
@@ -181,6 +169,6 @@ def launch_logits(
     launch(
         logits_kernel, (tiles * triton.cdiv(B, config.BLOCK_B),), *given, *made,
         B, C, D, tiles, *strides(features), *strides(mu), *strides(mu_g), *strides(mu_f), 1.0 / tau,
-        reads=given, writes=made, ESTIMATE=estimate, **vars(config),
+        writes=made, ESTIMATE=estimate, **vars(config),
     )  # fmt: skip
     return Logits(S_g, S_f, norm, norm_g, norm_f, parts)

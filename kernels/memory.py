@@ -15,6 +15,7 @@ from torch import Tensor
 from fastget.kernels import configs
 from fastget.kernels.checks import check_device, check_float, check_like
 from fastget.kernels.launch import launch
+from fastget.kernels.tile import moved_prior
 from fastget.kernels.wrap import Operator
 from fastget.reference import PRIOR_FLOOR, Expectation, Prior, Rule, paper_prior
 
@@ -28,7 +29,7 @@ def write_prior(
     TRUSTED: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
     """What the next step takes of pi: Eqs. (12), (13), (2') and (6'), or what the paper takes. A NaN stays one."""
-    l = tl.full((), 0.0, tl.float32)  # noqa: E741  (the equations' name)
+    narrowness = tl.full((), 0.0, tl.float32)  # l
     share = pi
     if TRUSTED:
         t = tl.full((), 1.0, tl.float32)
@@ -38,20 +39,20 @@ def write_prior(
         exact = p.to(tl.float64)  # l magnifies the last digits of these sums
         short = tl.sum(tl.where(p == 0.0, 0.0, exact * tl.log(C * p)), 0)  # sum p log C p
         short -= (tl.sum(exact, 0) - 1.0) * tl.log(C * 1.0)  # log C - H(p): a floored pi sums to more than 1
-        l = (wide - tl.exp(-short.to(tl.float32))) / (wide - narrow)  # (13)
-        l = tl.where(l < 0.0, 0.0, tl.where(l > 1.0, 1.0, l))  # noqa: E741
+        narrowness = (wide - tl.exp(-short.to(tl.float32))) / (wide - narrow)  # (13)
+        narrowness = tl.where(narrowness < 0.0, 0.0, tl.where(narrowness > 1.0, 1.0, narrowness))
         if PARTIAL:
-            l = tl.full((), 1.0, tl.float32)  # noqa: E741
+            narrowness = tl.full((), 1.0, tl.float32)
         ratio = reach * p / tl.sum(p * p, 0)
         ratio = tl.where(ratio > 1.0, 1.0, ratio)
-        capped = tl.exp(tl.where(l == 0.0, 0.0, l * tl.log(ratio)))  # (2'): ratio^l, where 0^0 = 1
+        capped = tl.exp(tl.where(narrowness == 0.0, 0.0, narrowness * tl.log(ratio)))  # (2'), where 0^0 = 1
         capped = tl.where(mask_c, capped, 0.0)
         least = share_floor * (tl.sum(capped, 0) / C)
         capped = tl.where(mask_c, tl.where(capped < least, least, capped), 0.0)
         share = capped / tl.sum(capped, 0)
     tl.store(log_pi + offs_c, tl.log(share), mask=mask_c)
-    tl.store(exponent, (1.0 - l) / 2.0)  # (6')
-    tl.store(power, 1.0 + sharpening * l)
+    tl.store(exponent, (1.0 - narrowness) / 2.0)  # (6')
+    tl.store(power, 1.0 + sharpening * narrowness)
 
 
 @triton.jit
@@ -97,15 +98,13 @@ def memory_kernel(
             new = (1.0 - gamma_mu) * old + gamma_mu * (total / tl.maximum(count, 1.0))  # (4)
             tl.store(mu + c * mu_c + d * mu_d, new, mask=mask & (count > 0))
     else:
-        old = tl.load(pi + offs_all, mask=mask_all, other=0.0)
-        mixed = (1.0 - gamma_pi) * old + gamma_pi * (estimate / tl.load(rows))  # (3)
-        mixed = mixed / tl.sum(mixed, 0)
-        mixed = tl.where(mixed < floor, floor, mixed)  # a NaN stays one
-        new = tl.where(keep | (gamma_pi == 0.0), old, mixed)
-        tl.store(pi + offs_all, new, mask=mask_all)
+        old_pi = tl.load(pi + offs_all, mask=mask_all, other=0.0)
+        new_pi = moved_prior(old_pi, estimate / tl.load(rows), gamma_pi, floor)
+        new_pi = tl.where(keep, old_pi, new_pi)
+        tl.store(pi + offs_all, new_pi, mask=mask_all)
         if log_pi is not None:
             write_prior(
-                new, offs_all, mask_all, trust, log_pi, exponent, power, C, wide, narrow, reach, share_floor,
+                new_pi, offs_all, mask_all, trust, log_pi, exponent, power, C, wide, narrow, reach, share_floor,
                 sharpening, TRUSTED, PARTIAL,
             )  # fmt: skip
         updates, refused = tl.load(health), tl.load(health + 1)
@@ -154,11 +153,11 @@ def run_update(
 ) -> None:
     (C, D), config = mu.shape, configs.memory(mu.shape[0])
     tiles = triton.cdiv(C, config.BLOCK_C) * triton.cdiv(D, config.BLOCK_D)
-    made, given = (mu, pi, health, log_pi, exponent, power), (sums, counts, prior_sum, rows, bad_rows, skip, trust)
+    made, given = (log_pi, exponent, power), (sums, counts, prior_sum, rows, bad_rows, skip, trust)
     partial, *of_rule = numbers or NO_RULE
     launch(
-        memory_kernel, (tiles + 1,), *made, *given, C, D, *mu.stride(), *sums.stride(),
-        gamma_mu, gamma_pi, floor, *of_rule, reads=(mu, pi, health, *given), writes=made,
+        memory_kernel, (tiles + 1,), mu, pi, health, *made, *given, C, D, *mu.stride(), *sums.stride(),
+        gamma_mu, gamma_pi, floor, *of_rule, writes=made, in_place=(mu, pi, health),
         TRUSTED=bool(numbers), PARTIAL=bool(partial), **vars(config),
     )  # fmt: skip
 
@@ -174,7 +173,7 @@ def run_renew(
     config, made = configs.memory(len(pi)), (log_pi, exponent, power)
     partial, *of_rule = numbers or NO_RULE
     launch(
-        prior_kernel, (1,), pi, trust, *made, len(pi), *of_rule, reads=(pi, trust), writes=made,
+        prior_kernel, (1,), pi, trust, *made, len(pi), *of_rule, writes=made,
         TRUSTED=bool(numbers), PARTIAL=bool(partial), ALL_C=config.ALL_C, num_warps=config.num_warps,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fastget.kernels import configs
 from fastget.kernels.backward import Head, launch_backward
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.tile import at_least_eps, cosine_of, finite_max, first_best, inverse_power, rounded
+from fastget.kernels.tile import at_least_eps, cosine_of, first_best
 from fastget.kernels.wrap import Differentiable, Operator
 from fastget.reference import Expectation, Objective, Prior
 
@@ -22,109 +22,112 @@ SCALARS = tl.constexpr(3)  # and from here on tiles of columns
 
 
 @triton.jit
-def label_slope(P, tilt, hot, gamma):
-    """P - (1 - gamma) Q - gamma onehot(y_M), where tilt = Q / P: Q near P is not subtracted from it."""
-    return (1.0 - gamma) * (P * (1.0 - tilt)) + gamma * (P - hot.to(tl.float32))
+def column_weights(colsum, offs_c, mask_c, exponent):
+    """1 / colsum^exponent, 0 for a column of mass zero; a NaN stays one. Eq. (6)."""
+    mass = tl.load(colsum + offs_c, mask=mask_c, other=0.0).to(tl.float32)
+    empty = mass <= 0
+    mass = tl.where(empty, 1.0, mass)
+    weight = 1.0 / tl.sqrt(mass)
+    if exponent != 0.5:  # the paper's costs no exponential
+        weight = tl.exp(-exponent * tl.log(mass))
+    return tl.where(empty, 0.0, weight)[None, :]
 
 
 @triton.jit
-def sharpened(depth, sharpness):
-    """exp(sharpness depth) of a depth of at most 0; 1, without an exponential, where nothing is sharpened."""
-    boost = tl.zeros_like(depth) + 1.0
+def sharpened(below, sharpness):
+    """exp(sharpness (S - m)) of a logit `below` its row's maximum; 1, without an exponential, for the paper's power."""
+    boost = tl.zeros_like(below) + 1.0
     if sharpness != 0.0:
-        boost = tl.exp(sharpness * tl.minimum(depth, 0.0))  # 0 is for lanes outside, whose P is 0
+        boost = tl.exp(sharpness * tl.minimum(below, 0.0))  # above 0 are lanes outside, whose P is 0
     return boost
 
 
 @triton.jit
-def softmaxes(row, colsum, exponent, sharpness, live, C, BLOCK_C: tl.constexpr):
-    """Of rows of logits: the maximum m, its class, sum_c exp(S - m), and the ratio of it to that of the same to the
-    power 1 + sharpness, over colsum^exponent."""
-    m = tl.full(live.shape, float("-inf"), tl.float32)
-    best = tl.zeros(live.shape, tl.int32)
-    total = tl.zeros(live.shape, tl.float32)  # sum_c exp(S - m)
-    total_Q = tl.zeros(live.shape, tl.float32)  # sum_c exp((1 + sharpness) (S - m)) / colsum^exponent
+def write_head(
+    S, colsum, norm_mu, gamma, exponent, sharpness, log_prior, norm, y, slopes, cos_rows,
+    loss_part, kl_part, Q_part, cos_part, offs_b, mask_b, B, C, tau, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """One head, one block of rows: what objective_kernel() has out."""
+    row = offs_b[:, None].to(tl.int64) * C
+
+    # 1. the maximum m and its class, sum_c exp(S - m), and the same to the power, over colsum^exponent
+    m = tl.full(offs_b.shape, float("-inf"), tl.float32)
+    best = tl.zeros(offs_b.shape, tl.int32)
+    total = tl.zeros(offs_b.shape, tl.float32)
+    total_Q = tl.zeros(offs_b.shape, tl.float32)
     for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        held = classes < C
-        logits = tl.load(row + classes[None, :], mask=live[:, None] & held[None, :], other=float("-inf"))
-        peak, column = first_best(logits, classes, held[None, :], C - 1)
+        offs_c = c0 + tl.arange(0, BLOCK_C)
+        mask_c = offs_c < C
+        mask = mask_b[:, None] & mask_c[None, :]
+        logits = tl.load(S + row + offs_c[None, :], mask=mask, other=float("-inf"))
+        peak, column = first_best(logits, offs_c, mask_c, C - 1)
         best = tl.where(peak > m, column, best)
         higher = tl.maximum(m, peak)
-        rise, depth = m - finite_max(higher), logits - finite_max(higher)[:, None]
-        fade, masses = tl.exp(rise), tl.exp(depth)
-        total = total * fade + tl.sum(masses, 1)
-        masses *= sharpened(depth, sharpness) * inverse_power(colsum, classes, held, exponent)[None, :]
-        total_Q = total_Q * fade * sharpened(rise, sharpness) + tl.sum(masses, 1)
+        safe = tl.where(higher == float("-inf"), 0.0, higher)
+        rise, below = m - safe, logits - safe[:, None]
+        masses = tl.exp(below)
+        total = total * tl.exp(rise) + tl.sum(masses, 1)
+        masses *= sharpened(below, sharpness) * column_weights(colsum, offs_c, mask_c, exponent)
+        total_Q = total_Q * tl.exp(rise) * sharpened(rise, sharpness) + tl.sum(masses, 1)
         m = higher
-    total = tl.where(live, total, 1.0)
-    return finite_max(m), best, total, total / tl.where(live, total_Q, 1.0)
-
-
-@triton.jit
-def head_rows(head, exponent, sharpness, log_prior, norm, y, out, rows, live, B, C, tau, BLOCK_C: tl.constexpr):
-    """One head, one block of rows: the loss, KL(Q || P), Q's column sums; and for the backward pass the loss's slope
-    at every logit, over |mu_c| and over |f_b|, and its products with the cosines, summed along rows and columns.
-
-    The slope at the likeliest class, where its P is over 1/2, is minus the sum of all others, which it equals. P - y
-    cancels there when P is near 1, and the others' slopes are small numbers that do not.
-    """
-    S, colsum, norms, gamma = head
-    slopes, cos_rows, loss_part, kl_part, Q_part, cos_part = out
-    at = rows[:, None].to(tl.int64) * C
-    m, best, total, ratio = softmaxes(S + at, colsum, exponent, sharpness, live, C, BLOCK_C)
+    m = tl.where(m == float("-inf"), 0.0, m)
+    total = tl.where(mask_b, total, 1.0)
+    ratio = total / tl.where(mask_b, total_Q, 1.0)
     log_total = tl.log(total)
 
-    loss = tl.zeros(rows.shape, tl.float32)
-    kl = tl.zeros(rows.shape, tl.float32)
-    others = tl.zeros(rows.shape, tl.float32)
-    own = tl.zeros(rows.shape, tl.float32)
+    # 2. loss, KL(Q || P), Q's column sums; with tilt = Q / P, so that a Q near P is not subtracted from it
+    loss = tl.zeros(offs_b.shape, tl.float32)
+    kl = tl.zeros(offs_b.shape, tl.float32)
+    others = tl.zeros(offs_b.shape, tl.float32)
+    own = tl.zeros(offs_b.shape, tl.float32)
     for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        held = classes < C
-        inside = live[:, None] & held[None, :]
-        logits = tl.load(S + at + classes[None, :], mask=inside, other=0.0)
+        offs_c = c0 + tl.arange(0, BLOCK_C)
+        mask_c = offs_c < C
+        mask = mask_b[:, None] & mask_c[None, :]
+        logits = tl.load(S + row + offs_c[None, :], mask=mask, other=0.0)
         log_P = (logits - m[:, None]) - log_total[:, None]
-        P = tl.where(inside, tl.exp(log_P), 0.0)
-        tilt = inverse_power(colsum, classes, held, exponent)[None, :] * ratio[:, None]
+        P = tl.where(mask, tl.exp(log_P), 0.0)
+        tilt = column_weights(colsum, offs_c, mask_c, exponent) * ratio[:, None]
         tilt *= sharpened(logits - m[:, None], sharpness)
         Q = P * tilt
-        hot = (y[:, None] == classes[None, :]) & inside
-        label = (1.0 - gamma) * Q + gamma * hot.to(tl.float32)
+        hot = ((y[:, None] == offs_c[None, :]) & mask).to(tl.float32)
+        label = (1.0 - gamma) * Q + gamma * hot
         loss -= tl.sum(tl.where(label == 0, 0.0, label * log_P), 1)  # a NaN stays one: it must be seen
         kl += tl.sum(tl.where(Q == 0, 0.0, Q * tl.log(tilt)), 1)
-        slope = label_slope(P, tilt, hot, gamma)
-        likeliest = classes[None, :] == best[:, None]
+        slope = (1.0 - gamma) * (P * (1.0 - tilt)) + gamma * (P - hot)  # P - label
+        likeliest = offs_c[None, :] == best[:, None]
         others += tl.sum(tl.where(likeliest, 0.0, slope), 1)
         own += tl.sum(tl.where(likeliest, slope, 0.0), 1)
-        tl.store(Q_part + classes, tl.sum(Q, 0), mask=held)
-    tl.store(loss_part, tl.sum(tl.where(live, loss, 0.0), 0))
-    tl.store(kl_part, tl.sum(tl.where(live, kl, 0.0), 0))
+        tl.store(Q_part + offs_c, tl.sum(Q, 0), mask=mask_c)
+    tl.store(loss_part, tl.sum(tl.where(mask_b, loss, 0.0), 0))
+    tl.store(kl_part, tl.sum(tl.where(mask_b, kl, 0.0), 0))
 
+    # 3. slopes for the backward pass. Where the likeliest class has a P over 1/2, P - label cancels there: the slope is
+    # minus the sum of all others, which it equals, and whose numbers are small.
     slope_best = tl.where(total < 2, -others, own)
-    along = tl.zeros(rows.shape, tl.float32)
-    length = at_least_eps(tl.load(norm + rows, mask=live, other=1.0))
-    KIND: tl.constexpr = slopes.dtype.element_ty
+    along = tl.zeros(offs_b.shape, tl.float32)
+    length = at_least_eps(tl.load(norm + offs_b, mask=mask_b, other=1.0))
     for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        held = classes < C
-        inside = live[:, None] & held[None, :]
-        logits = tl.load(S + at + classes[None, :], mask=inside, other=float("-inf"))
+        offs_c = c0 + tl.arange(0, BLOCK_C)
+        mask_c = offs_c < C
+        mask = mask_b[:, None] & mask_c[None, :]
+        logits = tl.load(S + row + offs_c[None, :], mask=mask, other=float("-inf"))
         P = tl.exp(logits - m[:, None]) / total[:, None]
-        tilt = inverse_power(colsum, classes, held, exponent)[None, :] * ratio[:, None]
+        tilt = column_weights(colsum, offs_c, mask_c, exponent) * ratio[:, None]
         tilt *= sharpened(logits - m[:, None], sharpness)
-        slope = label_slope(P, tilt, y[:, None] == classes[None, :], gamma)
-        slope = tl.where(classes[None, :] == best[:, None], slope_best[:, None], slope)
-        slope = tl.where(inside, slope, 0.0)
-        log_pi = tl.load(log_prior + classes, mask=held, other=0.0)
+        hot = (y[:, None] == offs_c[None, :]).to(tl.float32)
+        slope = (1.0 - gamma) * (P * (1.0 - tilt)) + gamma * (P - hot)
+        slope = tl.where(offs_c[None, :] == best[:, None], slope_best[:, None], slope)
+        slope = tl.where(mask, slope, 0.0)
+        log_pi = tl.load(log_prior + offs_c, mask=mask_c, other=0.0)
         turned = slope * cosine_of(logits, log_pi[None, :], tau)
         along += tl.sum(turned, 1)
-        here = slopes + at + classes[None, :]
-        length_mu = at_least_eps(tl.load(norms + classes, mask=held, other=1.0))
-        tl.store(here, rounded(slope / length_mu[None, :], KIND), mask=inside)
-        tl.store(here + tl.cast(B, tl.int64) * C, rounded(slope / length[:, None], KIND), mask=inside)
-        tl.store(cos_part + classes, tl.sum(turned, 0), mask=held)
-    tl.store(cos_rows + rows, along, mask=live)
+        length_mu = at_least_eps(tl.load(norm_mu + offs_c, mask=mask_c, other=1.0))
+        at = slopes + row + offs_c[None, :]
+        tl.store(at, slope / length_mu[None, :], mask=mask)
+        tl.store(at + tl.cast(B, tl.int64) * C, slope / length[:, None], mask=mask)
+        tl.store(cos_part + offs_c, tl.sum(turned, 0), mask=mask_c)
+    tl.store(cos_rows + offs_b, along, mask=mask_b)
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -149,25 +152,22 @@ def objective_kernel(
     every tile of the width. Each program owns a block of rows of one head.
     """
     block = tl.program_id(0)
-    blocks = tl.num_programs(0)
-    rows = block * BLOCK_B + tl.arange(0, BLOCK_B)
-    live = rows < B
-    y = tl.load(y_M + rows, mask=live, other=-1)
+    part = tl.program_id(1) * tl.num_programs(0) + block
+    offs_b = block * BLOCK_B + tl.arange(0, BLOCK_B)
+    mask_b = offs_b < B
+    y = tl.load(y_M + offs_b, mask=mask_b, other=-1)
     of_mass, sharpness = tl.load(exponent), tl.load(power) - 1.0
-    part = tl.program_id(1) * blocks + block
-    wide = part.to(tl.int64) * C
-    parts = (loss_parts + part, kl_parts + part, Q_parts + wide, cos_parts + wide)
+    loss_part, kl_part = loss_parts + part, kl_parts + part
+    Q_part, cos_part = Q_parts + part.to(tl.int64) * C, cos_parts + part.to(tl.int64) * C
     if tl.program_id(1) == 0:
-        out = (slopes_g, cos_rows, parts[0], parts[1], parts[2], parts[3])
-        head_rows(
-            (S_g, colsum_g, norm_g, gamma_g), of_mass, sharpness, log_prior, norm, y, out, rows, live, B, C, tau,
-            BLOCK_C,
+        write_head(
+            S_g, colsum_g, norm_g, gamma_g, of_mass, sharpness, log_prior, norm, y, slopes_g, cos_rows,
+            loss_part, kl_part, Q_part, cos_part, offs_b, mask_b, B, C, tau, BLOCK_C,
         )  # fmt: skip
     else:
-        out = (slopes_f, cos_rows + B, parts[0], parts[1], parts[2], parts[3])
-        head_rows(
-            (S_f, colsum_f, norm_f, gamma_f), of_mass, sharpness, log_prior, norm, y, out, rows, live, B, C, tau,
-            BLOCK_C,
+        write_head(
+            S_f, colsum_f, norm_f, gamma_f, of_mass, sharpness, log_prior, norm, y, slopes_f, cos_rows + B,
+            loss_part, kl_part, Q_part, cos_part, offs_b, mask_b, B, C, tau, BLOCK_C,
         )  # fmt: skip
 
 
@@ -182,32 +182,25 @@ def mean_of_parts(parts, blocks, B, BLOCK_B: tl.constexpr):
 
 
 @triton.jit
+def column_totals(parts, offs_c, mask_c, blocks, C, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The blocks' column sums, added in order, of one tile of columns."""
+    total = tl.zeros((BLOCK_C,), tl.float32)
+    for b0 in range(0, blocks, BLOCK_B):
+        block = b0 + tl.arange(0, BLOCK_B)
+        at = parts + block[:, None].to(tl.int64) * C + offs_c[None, :]
+        total += tl.sum(tl.load(at, mask=(block < blocks)[:, None] & mask_c[None, :], other=0.0), 0)
+    return total
+
+
+@triton.jit
 def structure(kl_parts, Q_parts, blocks, B, C, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr):
     """Eq. (5): sum of KL(Q || P) / B + sum_c Qbar_c log Qbar_c, from the blocks' sums in order."""
     entropy = tl.zeros((BLOCK_C,), tl.float32)
     for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        mass = tl.zeros((BLOCK_C,), tl.float32)
-        for b0 in range(0, blocks, BLOCK_B):
-            block = b0 + tl.arange(0, BLOCK_B)
-            at = Q_parts + block[:, None].to(tl.int64) * C + classes[None, :]
-            mass += tl.sum(tl.load(at, mask=(block < blocks)[:, None] & (classes < C)[None, :], other=0.0), 0)
-        mean = mass / B
+        offs_c = c0 + tl.arange(0, BLOCK_C)
+        mean = column_totals(Q_parts, offs_c, offs_c < C, blocks, C, BLOCK_B, BLOCK_C) / B
         entropy += mean * tl.log(tl.where(mean == 0, 1.0, mean))
     return mean_of_parts(kl_parts, blocks, B, BLOCK_B) + tl.sum(entropy, 0)
-
-
-@triton.jit
-def write_column_sums(parts, out, tile, blocks, C, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr):
-    """The blocks' column sums, added in order, of one tile of columns."""
-    classes = tile * BLOCK_C + tl.arange(0, BLOCK_C)
-    held = classes < C
-    total = tl.zeros((BLOCK_C,), tl.float32)
-    for b0 in range(0, blocks, BLOCK_B):
-        block = b0 + tl.arange(0, BLOCK_B)
-        at = parts + block[:, None].to(tl.int64) * C + classes[None, :]
-        total += tl.sum(tl.load(at, mask=(block < blocks)[:, None] & held[None, :], other=0.0), 0)
-    tl.store(out + classes, total, mask=held)
 
 
 @triton.jit(do_not_specialize=["blocks", "B"])
@@ -238,7 +231,9 @@ def totals_kernel(
     else:
         tiles = tl.cdiv(C, BLOCK_C)
         head, tile = (program - SCALARS) // tiles, (program - SCALARS) % tiles
-        write_column_sums(cos_parts + head * wide, cos_columns + head * C, tile, blocks, C, BLOCK_B, BLOCK_C)
+        offs_c = tile * BLOCK_C + tl.arange(0, BLOCK_C)
+        total = column_totals(cos_parts + head * wide, offs_c, offs_c < C, blocks, C, BLOCK_B, BLOCK_C)
+        tl.store(cos_columns + head * C + offs_c, total, mask=offs_c < C)
 
 
 def run_objective(
@@ -270,12 +265,12 @@ def run_objective(
     inputs = (S_g, S_f, colsum_g, colsum_f, y_M, exponent, power, log_prior, norm, norm_g, norm_f)
     launch(
         objective_kernel, (blocks, 2), *inputs, *slopes, cos_rows, *parts, B, C, tau, gamma_g, gamma_f,
-        reads=inputs, writes=(*slopes, cos_rows, *parts), **vars(config),
+        writes=(*slopes, cos_rows, *parts), **vars(config),
     )  # fmt: skip
     out = (empty(S_g), empty(S_g), empty(S_g), empty(S_g), empty(S_g))
     launch(
         totals_kernel, (SCALARS.value + 2 * triton.cdiv(C, last.BLOCK_C),), *parts, *out, cos_columns, blocks, B, C,
-        reads=parts, writes=(*out, cos_columns), **vars(last),
+        writes=(*out, cos_columns), **vars(last),
     )  # fmt: skip
     return (*out, slopes[0], slopes[1], cos_rows, cos_columns)
 
@@ -318,10 +313,20 @@ def run_gradient(
     """The gradients that `needs` asks for and that have a path, in the order features, mu_g, mu_f."""
     arrived = iter(grads)
     grad_loss, grad_g, grad_f = (next(arrived) if there else None for there in has)
+    head_g = Head(mu_g, slopes_g, norm_g, grad_g) if has[0] or has[1] else None
+    head_f = Head(mu_f, slopes_f, norm_f, grad_f) if has[0] or has[2] else None
     found = launch_backward(
-        features, norm, cos_rows, cos_columns, tau, grad_loss,
-        Head(mu_g, slopes_g, norm_g, grad_g), Head(mu_f, slopes_f, norm_f, grad_f), paths(has, needs),
-    )  # fmt: skip
+        features,
+        norm,
+        cos_rows,
+        cos_columns,
+        1 / (len(features) * tau),
+        grad_loss,
+        head_g,
+        head_f,
+        paths(has, needs),
+        configs.precision(features, mu_g, mu_f),
+    )
     return [d for d in found if d is not None]
 
 

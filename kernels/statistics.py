@@ -28,120 +28,66 @@ KINDS = tl.constexpr(3)
 
 
 @triton.jit
-def write_labels(parts, y_M, block, B, C, T, BLOCK_B: tl.constexpr):
-    """y_M of one block of rows."""
-    rows = block * BLOCK_B + tl.arange(0, BLOCK_B)
-    live = rows < B
-    tl.store(y_M + rows, merged_best(parts, PART_MU, rows, live, B, T, C - 1).to(tl.int64), mask=live)
-
-
-@triton.jit
 def softmax_columns(
-    S, offset, parts, PART: tl.constexpr, classes, held, B, C, T, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr
+    S, offset, parts, PART: tl.constexpr, offs_c, mask_c, B, C, T, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr
 ):
     """Column sums of softmax(S - offset), over all rows in order."""
     total = tl.zeros((BLOCK_C,), tl.float32)
     for b0 in range(0, B, BLOCK_B):
-        rows = b0 + tl.arange(0, BLOCK_B)
-        live = rows < B
-        inside = live[:, None] & held[None, :]
-        logits = tl.load(S + rows[:, None].to(tl.int64) * C + classes[None, :], mask=inside, other=float("-inf"))
-        m, mass = merged_softmax(parts, PART, rows, live, B, T)
+        offs_b = b0 + tl.arange(0, BLOCK_B)
+        mask_b = offs_b < B
+        at, mask = S + offs_b[:, None].to(tl.int64) * C + offs_c[None, :], mask_b[:, None] & mask_c[None, :]
+        logits = tl.load(at, mask=mask, other=float("-inf"))
+        m, mass = merged_softmax(parts, PART, offs_b, mask_b, B, T)
         total += tl.sum(tl.exp((logits - offset[None, :]) - m[:, None]) / mass[:, None], 0)
     return total
 
 
 @triton.jit
-def nearest_columns(parts, classes, B, C, T, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr):
+def nearest_columns(parts, offs_c, B, C, T, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr):
     """How many rows have each class for their nearest prototype."""
     total = tl.zeros((BLOCK_C,), tl.float32)
     for b0 in range(0, B, BLOCK_B):
-        rows = b0 + tl.arange(0, BLOCK_B)
-        live = rows < B
-        nearest = merged_best(parts, PART_ESTIMATE, rows, live, B, T, C - 1)
-        total += tl.sum(((nearest[:, None] == classes[None, :]) & live[:, None]).to(tl.float32), 0)
+        offs_b = b0 + tl.arange(0, BLOCK_B)
+        mask_b = offs_b < B
+        nearest = merged_best(parts, PART_ESTIMATE, offs_b, mask_b, B, T, C - 1)
+        total += tl.sum(((nearest[:, None] == offs_c[None, :]) & mask_b[:, None]).to(tl.float32), 0)
     return total
 
 
 @triton.jit
-def write_row_counts(norm, row_count, bad_rows, B, BLOCK_B: tl.constexpr):
-    """How many rows, and how many of them hold a non-finite feature."""
-    bad = tl.zeros((BLOCK_B,), tl.float32)
-    for b0 in range(0, B, BLOCK_B):
-        rows = b0 + tl.arange(0, BLOCK_B)
-        length = tl.load(norm + rows, mask=rows < B, other=0.0)
-        bad += (length != length).to(tl.float32)
-    tl.store(row_count, tl.cast(B, tl.float32))
-    tl.store(bad_rows, tl.sum(bad, 0))
-
-
-@triton.jit
-def write_columns(
-    S_g, S_f, log_prior, norm, parts, colsum_g, colsum_f, prior_sum, row_count, bad_rows, block, B, C, T,
-    ESTIMATE: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """One block of columns of P_g, of P_f or of the prior's estimate.
-
-    Differs from Eq. (3): it prints the batch mean of cos / tau, which is no distribution; this is that of its softmax.
-    """
-    kind = block % KINDS
-    classes = block // KINDS * BLOCK_C + tl.arange(0, BLOCK_C)
-    held = classes < C
-    nothing = tl.zeros((BLOCK_C,), tl.float32)
-    if kind == COLUMNS_G:
-        total = softmax_columns(S_g, nothing, parts, PART_G, classes, held, B, C, T, BLOCK_B, BLOCK_C)
-        tl.store(colsum_g + classes, total, mask=held)
-    elif kind == COLUMNS_F:
-        total = softmax_columns(S_f, nothing, parts, PART_F, classes, held, B, C, T, BLOCK_B, BLOCK_C)
-        tl.store(colsum_f + classes, total, mask=held)
-    else:
-        if ESTIMATE == "likelihood":
-            log_pi = tl.load(log_prior + classes, mask=held, other=0.0)
-            total = softmax_columns(S_g, log_pi, parts, PART_ESTIMATE, classes, held, B, C, T, BLOCK_B, BLOCK_C)
-            tl.store(prior_sum + classes, total, mask=held)
-        if ESTIMATE == "nearest":
-            total = nearest_columns(parts, classes, B, C, T, BLOCK_B, BLOCK_C)
-            tl.store(prior_sum + classes, total, mask=held)
-        if block < KINDS:
-            write_row_counts(norm, row_count, bad_rows, B, BLOCK_B)
-
-
-@triton.jit
 def write_class_sums(
-    features, labels, parts, counts, sums, block, B, C, D, T, stride_b, stride_d, stride_y,
+    features, labels, parts, counts, sums, block, B, C, D, T, features_b, features_d, labels_b,
     PRECISION: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Each class's features summed, and its count, by the labels, or by y_M where there are none.
-
-    One block of classes and of the width, over all rows in order.
-    """
-    blocks = tl.cdiv(D, BLOCK_D)
-    classes = block // blocks * BLOCK_C + tl.arange(0, BLOCK_C)
-    depth = block % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
-    held, deep = classes < C, depth < D
+    """Each class's features summed, and its count: one block of classes and of the width, over all rows in order."""
+    tiles_d = tl.cdiv(D, BLOCK_D)
+    offs_c = block // tiles_d * BLOCK_C + tl.arange(0, BLOCK_C)
+    offs_d = block % tiles_d * BLOCK_D + tl.arange(0, BLOCK_D)
+    mask_c, mask_d = offs_c < C, offs_d < D
     total = tl.zeros((BLOCK_C, BLOCK_D), tl.float32)
     count = tl.zeros((BLOCK_C,), tl.float32)
     for b0 in range(0, B, BLOCK_B):
-        rows = b0 + tl.arange(0, BLOCK_B)
-        live = rows < B
+        offs_b = b0 + tl.arange(0, BLOCK_B)
+        mask_b = offs_b < B
         if labels is not None:
-            y = tl.load(labels + rows.to(tl.int64) * stride_y, mask=live, other=-1).to(tl.int32)
+            y = tl.load(labels + offs_b.to(tl.int64) * labels_b, mask=mask_b, other=-1).to(tl.int32)
         else:
-            y = merged_best(parts, PART_MU, rows, live, B, T, C - 1)
+            y = merged_best(parts, PART_MU, offs_b, mask_b, B, T, C - 1)
         total, count = add_class_sums(
-            features, y, rows, live, classes, depth, deep, stride_b, stride_d, total, count, PRECISION
+            total, count, features, y, offs_b, mask_b, offs_c, offs_d, mask_d, features_b, features_d, PRECISION
         )
-    at = classes[:, None].to(tl.int64) * D + depth[None, :]
-    tl.store(sums + at, total, mask=held[:, None] & deep[None, :])
-    if block % blocks == 0:
-        tl.store(counts + classes, count, mask=held)
+    at = offs_c[:, None].to(tl.int64) * D + offs_d[None, :]
+    tl.store(sums + at, total, mask=mask_c[:, None] & mask_d[None, :])
+    if block % tiles_d == 0:
+        tl.store(counts + offs_c, count, mask=mask_c)
 
 
 @triton.jit(do_not_specialize=["B", "T"])
 def statistics_kernel(
     S_g, S_f,  # (B, C)
     log_prior,  # (C,)
-    norm,  # (B,)
+    norm,  # (B,); NaN in a row with a non-finite feature
     parts,  # (PARTS, 2, T, B)
     features,  # (B, D)
     labels,  # (B,) int64; None: class sums by y_M
@@ -149,7 +95,7 @@ def statistics_kernel(
     colsum_g, colsum_f, prior_sum,  # (C,) out
     row_count, bad_rows,  # () out
     counts, sums,  # (C,), (C, D) out
-    B, C, D, T, stride_b, stride_d, stride_y,
+    B, C, D, T, features_b, features_d, labels_b,
     ESTIMATE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
     SUMS_B: tl.constexpr, SUMS_C: tl.constexpr, SUMS_D: tl.constexpr,
 ):  # fmt: skip
@@ -161,17 +107,44 @@ def statistics_kernel(
     block = tl.program_id(0)
     label_blocks = tl.cdiv(B, BLOCK_B)
     column_blocks = tl.cdiv(C, BLOCK_C) * KINDS
-    if block < label_blocks:
-        write_labels(parts, y_M, block, B, C, T, BLOCK_B)
-    elif block < label_blocks + column_blocks:
-        write_columns(
-            S_g, S_f, log_prior, norm, parts, colsum_g, colsum_f, prior_sum, row_count, bad_rows,
-            block - label_blocks, B, C, T, ESTIMATE, BLOCK_B, BLOCK_C,
-        )  # fmt: skip
+
+    if block < label_blocks:  # y_M of one block of rows
+        offs_b = block * BLOCK_B + tl.arange(0, BLOCK_B)
+        mask_b = offs_b < B
+        tl.store(y_M + offs_b, merged_best(parts, PART_MU, offs_b, mask_b, B, T, C - 1).to(tl.int64), mask=mask_b)
+
+    elif block < label_blocks + column_blocks:  # one block of columns of P_g, of P_f or of the prior's estimate
+        kind = (block - label_blocks) % KINDS
+        offs_c = (block - label_blocks) // KINDS * BLOCK_C + tl.arange(0, BLOCK_C)
+        mask_c = offs_c < C
+        nothing = tl.zeros((BLOCK_C,), tl.float32)
+        if kind == COLUMNS_G:
+            total = softmax_columns(S_g, nothing, parts, PART_G, offs_c, mask_c, B, C, T, BLOCK_B, BLOCK_C)
+            tl.store(colsum_g + offs_c, total, mask=mask_c)
+        elif kind == COLUMNS_F:
+            total = softmax_columns(S_f, nothing, parts, PART_F, offs_c, mask_c, B, C, T, BLOCK_B, BLOCK_C)
+            tl.store(colsum_f + offs_c, total, mask=mask_c)
+        else:
+            if ESTIMATE == "likelihood":
+                log_pi = tl.load(log_prior + offs_c, mask=mask_c, other=0.0)
+                total = softmax_columns(S_g, log_pi, parts, PART_ESTIMATE, offs_c, mask_c, B, C, T, BLOCK_B, BLOCK_C)
+                tl.store(prior_sum + offs_c, total, mask=mask_c)
+            if ESTIMATE == "nearest":
+                total = nearest_columns(parts, offs_c, B, C, T, BLOCK_B, BLOCK_C)
+                tl.store(prior_sum + offs_c, total, mask=mask_c)
+            if block < label_blocks + KINDS:  # how many rows, and how many of them hold a non-finite feature
+                bad = tl.zeros((BLOCK_B,), tl.float32)
+                for b0 in range(0, B, BLOCK_B):
+                    offs_b = b0 + tl.arange(0, BLOCK_B)
+                    length = tl.load(norm + offs_b, mask=offs_b < B, other=0.0)
+                    bad += (length != length).to(tl.float32)
+                tl.store(row_count, tl.cast(B, tl.float32))
+                tl.store(bad_rows, tl.sum(bad, 0))
+
     else:
         write_class_sums(
             features, labels, parts, counts, sums, block - label_blocks - column_blocks,
-            B, C, D, T, stride_b, stride_d, stride_y, PRECISION, SUMS_B, SUMS_C, SUMS_D,
+            B, C, D, T, features_b, features_d, labels_b, PRECISION, SUMS_B, SUMS_C, SUMS_D,
         )  # fmt: skip
 
 
@@ -195,7 +168,7 @@ def launch_statistics(
     launch(
         statistics_kernel, (programs,), *given, *made,
         B, C, D, logits.parts.shape[2], *features.stride(), 0 if labels is None else labels.stride(0),
-        reads=given, writes=made, ESTIMATE=estimate, PRECISION=tile.PRECISION,
+        writes=made, ESTIMATE=estimate, PRECISION=tile.PRECISION,
         SUMS_B=tile.BLOCK_B, SUMS_C=tile.BLOCK_C, SUMS_D=tile.BLOCK_D, num_stages=tile.num_stages, **vars(columns),
     )  # fmt: skip
     return y_M, flat

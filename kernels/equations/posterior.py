@@ -10,10 +10,12 @@ import triton.language as tl
 from torch import Tensor
 
 from fastget.kernels import configs
+from fastget.kernels.backward import Head, launch_backward
 from fastget.kernels.checks import check_like, check_pair, check_tau
-from fastget.kernels.equations.slope import gradient_fake, logit_gradients, one_head, one_head_fake, spread
+from fastget.kernels.equations.columns import launch_column_sums
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.tile import PART_G, first_best, merged_softmax
+from fastget.kernels.logits import launch_logits
+from fastget.kernels.tile import PART_G, at_least_eps, cosine_of, first_best, merged_softmax
 from fastget.kernels.wrap import Differentiable, Operator
 
 
@@ -25,75 +27,102 @@ def softmax_kernel(
     B, C, T,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """P[b,c] = exp(S[b,c]) / sum_c' exp(S[b,c']).  dS = P (dP - sum_c P dP): softmax_slope_kernel."""
-    rows = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
-    classes = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    live = rows < B
-    inside = live[:, None] & (classes < C)[None, :]
-    m, total = merged_softmax(parts, PART_G, rows, live, B, T)
-    at = rows[:, None].to(tl.int64) * C + classes[None, :]
-    logits = tl.load(S + at, mask=inside, other=0.0)
-    tl.store(P + at, tl.exp(logits - m[:, None]) / total[:, None], mask=inside)
+    """P[b,c] = exp(S[b,c]) / sum_c' exp(S[b,c']).  dS = P (dP - sum_c P dP): posterior_slope_kernel."""
+    offs_b = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
+    offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask_b = offs_b < B
+    mask = mask_b[:, None] & (offs_c < C)[None, :]
+    m, total = merged_softmax(parts, PART_G, offs_b, mask_b, B, T)
+    at = offs_b[:, None].to(tl.int64) * C + offs_c[None, :]
+    logits = tl.load(S + at, mask=mask, other=0.0)
+    tl.store(P + at, tl.exp(logits - m[:, None]) / total[:, None], mask=mask)
 
 
 @triton.jit(do_not_specialize=["B"])
-def softmax_slope_kernel(
-    P,  # (B, C)
+def posterior_slope_kernel(
+    P, S,  # (B, C)
     dP,  # (B, C)
-    dS,  # (B, C) out
-    B, C, dp_b, dp_c,
+    log_prior,  # (C,)
+    norm, norm_p,  # (B,), (C,): of the features and the prototypes
+    slopes,  # (2, B, C) out: dS / |mu_c|, dS / |f_b|
+    cos_rows,  # (1, B) out: sum_c dS cos
+    parts,  # (blocks, 2, C) out: each block's column sums of dS, and of dS cos
+    B, C, dP_b, dP_c, tau,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """dS[b,c] = P[b,c] (dP[b,c] - sum_c' P[b,c'] dP[b,c']).
+    """dS[b,c] = P[b,c] (dP[b,c] - sum_c' P[b,c'] dP[b,c']), as kernels/backward.py takes it.
 
     Where a class has P over 1/2, dP is taken less its value there, which changes nothing: what is summed are then the
     small shares of the others, and nothing cancels when P is near 1.
     """
-    rows = (tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
-    live = rows < B
+    block = tl.program_id(0)
+    offs_b = (block * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
+    mask_b = offs_b < B
+    row, row_dP = offs_b[:, None] * C, dP + offs_b[:, None] * dP_b
+
+    # 1. the likeliest class, and dP there
     peak = tl.full((BLOCK_B,), -1.0, tl.float32)
     best = tl.zeros((BLOCK_B,), tl.int32)
     for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        held = classes < C
-        p = tl.load(P + rows[:, None] * C + classes[None, :], mask=live[:, None] & held[None, :], other=0.0)
-        top, column = first_best(p, classes, held[None, :], C - 1)
+        offs_c = c0 + tl.arange(0, BLOCK_C)
+        mask_c = offs_c < C
+        p = tl.load(P + row + offs_c[None, :], mask=mask_b[:, None] & mask_c[None, :], other=0.0)
+        top, column = first_best(p, offs_c, mask_c, C - 1)
         best = tl.where(top > peak, column, best)
         peak = tl.maximum(peak, top)
-    level = tl.load(dP + rows * dp_b + best.to(tl.int64) * dp_c, mask=live, other=0.0)
+    level = tl.load(dP + offs_b * dP_b + best.to(tl.int64) * dP_c, mask=mask_b, other=0.0)
     level = tl.where(peak > 0.5, level, 0.0)[:, None]
+
+    # 2. sum_c P dP
     mean = tl.zeros((BLOCK_B,), tl.float32)
     for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        inside = live[:, None] & (classes < C)[None, :]
-        p = tl.load(P + rows[:, None] * C + classes[None, :], mask=inside, other=0.0)
-        d = tl.load(dP + rows[:, None] * dp_b + classes[None, :].to(tl.int64) * dp_c, mask=inside, other=0.0)
-        mean += tl.sum(tl.where(inside, p * (d - level), 0.0), 1)
+        offs_c = c0 + tl.arange(0, BLOCK_C)
+        mask = mask_b[:, None] & (offs_c < C)[None, :]
+        p = tl.load(P + row + offs_c[None, :], mask=mask, other=0.0)
+        d = tl.load(row_dP + offs_c[None, :].to(tl.int64) * dP_c, mask=mask, other=0.0)
+        mean += tl.sum(tl.where(mask, p * (d - level), 0.0), 1)
+
+    # 3. dS over both norms, and its sums along rows and columns
+    along = tl.zeros((BLOCK_B,), tl.float32)
+    length = at_least_eps(tl.load(norm + offs_b, mask=mask_b, other=1.0))
     for c0 in range(0, C, BLOCK_C):
-        classes = c0 + tl.arange(0, BLOCK_C)
-        inside = live[:, None] & (classes < C)[None, :]
-        at = rows[:, None] * C + classes[None, :]
-        p = tl.load(P + at, mask=inside, other=0.0)
-        d = tl.load(dP + rows[:, None] * dp_b + classes[None, :].to(tl.int64) * dp_c, mask=inside, other=0.0)
-        tl.store(dS + at, p * ((d - level) - mean[:, None]), mask=inside)
+        offs_c = c0 + tl.arange(0, BLOCK_C)
+        mask_c = offs_c < C
+        mask = mask_b[:, None] & mask_c[None, :]
+        p = tl.load(P + row + offs_c[None, :], mask=mask, other=0.0)
+        d = tl.load(row_dP + offs_c[None, :].to(tl.int64) * dP_c, mask=mask, other=0.0)
+        slope = tl.where(mask, p * ((d - level) - mean[:, None]), 0.0)
+        logits = tl.load(S + row + offs_c[None, :], mask=mask, other=float("-inf"))
+        log_pi = tl.load(log_prior + offs_c, mask=mask_c, other=0.0).to(tl.float32)
+        turned = slope * cosine_of(logits, log_pi[None, :], tau)
+        along += tl.sum(turned, 1)
+        length_p = at_least_eps(tl.load(norm_p + offs_c, mask=mask_c, other=1.0))
+        tl.store(slopes + row + offs_c[None, :], slope / length_p[None, :], mask=mask)
+        tl.store(slopes + tl.cast(B, tl.int64) * C + row + offs_c[None, :], slope / length[:, None], mask=mask)
+        part = parts + block.to(tl.int64) * 2 * C + offs_c
+        tl.store(part, tl.sum(slope, 0), mask=mask_c)
+        tl.store(part + C, tl.sum(turned, 0), mask=mask_c)
+    tl.store(cos_rows + offs_b, along, mask=mask_b)
 
 
 def _posterior(
     features: Tensor, prototypes: Tensor, log_prior: Tensor, tau: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    S, parts, norm, norm_p = one_head(features, prototypes, log_prior, tau)
-    B, C = S.shape
+    made = launch_logits(features, log_prior, tau, mu_g=prototypes)
+    assert made.S_g is not None
+    assert made.norm_g is not None
+    B, C = made.S_g.shape
     P, config = empty(features, B, C), configs.elementwise(C)
     launch(
         softmax_kernel, (triton.cdiv(B, config.BLOCK_B), triton.cdiv(C, config.BLOCK_C)),
-        S, parts, P, B, C, parts.shape[2], reads=(S, parts), writes=(P,), **vars(config),
+        made.S_g, made.parts, P, B, C, made.parts.shape[2], writes=(P,), **vars(config),
     )  # fmt: skip
-    return P, S, norm, norm_p
+    return P, made.S_g, made.norm, made.norm_g
 
 
 def _posterior_fake(features: Tensor, prototypes: Tensor, log_prior: Tensor, tau: float) -> tuple[Tensor, ...]:
-    P = features.new_empty((features.shape[0], prototypes.shape[0]), dtype=torch.float32)
-    return (P, *one_head_fake(features, prototypes))
+    B, C = features.shape[0], prototypes.shape[0]
+    return tuple(features.new_empty(shape, dtype=torch.float32) for shape in ((B, C), (B, C), (B,), (C,)))
 
 
 def _posterior_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -108,25 +137,43 @@ def _posterior_gradient(
     features: Tensor, prototypes: Tensor, log_prior: Tensor, P: Tensor, S: Tensor, norm: Tensor, norm_p: Tensor,
     dP: Tensor, tau: float, needs: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    B, C = P.shape
-    dS, config = empty(P, B, C), configs.walk(C)
+    """Those to features, prototypes and log prior that `needs` asks for."""
+    (B, C), config = P.shape, configs.walk(P.shape[1])
+    blocks = triton.cdiv(B, config.BLOCK_B)
+    slopes, cos_rows, parts = empty(P, 2, B, C), empty(P, 1, B), empty(P, blocks, 2 * C)
+    made = (slopes, cos_rows, parts)
     launch(
-        softmax_slope_kernel, (triton.cdiv(B, config.BLOCK_B),), P, dP, dS, B, C, *dP.stride(),
-        reads=(P, dP), writes=(dS,), **vars(config),
+        posterior_slope_kernel, (blocks,), P, S, dP, log_prior, norm, norm_p, *made, B, C, *dP.stride(), tau,
+        writes=made, **vars(config),
     )  # fmt: skip
-    return logit_gradients(features, prototypes, S, log_prior, norm, norm_p, dS, tau, needs)
+    sums = launch_column_sums(parts).view(2, C)
+    found: list[Tensor | None] = [None, None]
+    if needs[0] or needs[1]:
+        *found, _ = launch_backward(
+            features, norm, cos_rows, sums[1:], 1 / tau, None, Head(prototypes, slopes, norm_p), None,
+            (needs[0], needs[1], False), configs.slope_precision(features, prototypes),
+        )  # fmt: skip
+    return [d for d in (*found, sums[0].clone() if needs[2] else None) if d is not None]
+
+
+def _gradient_fake(features: Tensor, prototypes: Tensor, log_prior: Tensor, *rest: Any) -> list[Tensor]:
+    like = [torch.empty_like(t, memory_format=torch.contiguous_format)
+            for t, need in zip((features, prototypes), rest[-1], strict=False) if need]  # fmt: skip
+    return [*like, *([log_prior.new_empty(log_prior.shape, dtype=torch.float32)] if rest[-1][2] else [])]
 
 
 def _posterior_backward(run: Any, ctx: Any, dP: Tensor | None, *rest: Any) -> tuple[Tensor | None, ...]:
     if dP is None:
         return None, None, None, None
     needs = list(ctx.needs_input_grad[:3])
-    return (*spread(run(*ctx.saved_tensors, dP, ctx.tau, needs), needs, ctx.prior_dtype), None)
+    made = iter(run(*ctx.saved_tensors, dP, ctx.tau, needs))
+    d_features, d_prototypes, d_log_prior = (next(made) if need else None for need in needs)
+    return d_features, d_prototypes, None if d_log_prior is None else d_log_prior.to(ctx.prior_dtype), None
 
 
 _posterior_op = Differentiable(
     "posterior", _posterior, _posterior_fake, _posterior_setup,
-    Operator("posterior_backward", _posterior_gradient, gradient_fake), _posterior_backward,
+    Operator("posterior_backward", _posterior_gradient, _gradient_fake), _posterior_backward,
 )  # fmt: skip
 
 

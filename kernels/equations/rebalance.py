@@ -13,7 +13,6 @@ from fastget.kernels import configs
 from fastget.kernels.checks import check_float, check_like
 from fastget.kernels.equations.columns import launch_column_sums
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.tile import finite_max
 from fastget.kernels.wrap import Differentiable, Operator
 
 
@@ -49,9 +48,10 @@ def rebalance_kernel(
         at = P + offs_b[:, None] * p_b + offs_c[None, :].to(tl.int64) * p_c
         weight = log_weight(at, colsum, offs_c, mask_b[:, None] & mask_c[None, :], mask_c, of_mass, of_P)
         higher = tl.maximum(m, tl.max(weight, 1))
-        total = total * tl.exp(m - finite_max(higher)) + tl.sum(tl.exp(weight - finite_max(higher)[:, None]), 1)
+        safe = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp(m - safe) + tl.sum(tl.exp(weight - safe[:, None]), 1)
         m = higher
-    log_total = finite_max(m) + tl.log(tl.where(total == 0.0, 1.0, total))
+    log_total = tl.where(m == float("-inf"), 0.0, m) + tl.log(tl.where(total == 0.0, 1.0, total))
     tl.store(log_totals + offs_b, log_total, mask=mask_b)
     for c0 in range(0, C, BLOCK_C):
         offs_c = c0 + tl.arange(0, BLOCK_C)
@@ -139,7 +139,7 @@ def _rebalance(
     Q, log_totals, config = empty(P, B, C), empty(P, B), configs.walk(C)
     launch(
         rebalance_kernel, (triton.cdiv(B, config.BLOCK_B),), P, mass, exponent, power, Q, log_totals,
-        B, C, *P.stride(), reads=(P, mass, exponent, power), writes=(Q, log_totals), **vars(config),
+        B, C, *P.stride(), writes=(Q, log_totals), **vars(config),
     )  # fmt: skip
     return Q, log_totals, mass
 
@@ -165,12 +165,12 @@ def _gradient(
     given = (P, Q, dQ, mass, exponent, power, log_totals)
     launch(
         rebalance_slope_kernel, (triton.cdiv(B, config.BLOCK_B),), *given, dP, B, C, *P.stride(), *dQ.stride(),
-        reads=given, writes=(dP,), **vars(config),
+        writes=(dP,), **vars(config),
     )  # fmt: skip
     config = configs.columns(B, C)
     launch(
         rebalance_colsum_kernel, (triton.cdiv(C, config.BLOCK_C),), P, dP, mass, exponent, power, d_colsum,
-        B, C, *P.stride(), reads=(P, dP, mass, exponent, power), writes=(d_colsum, dP if own else None),
+        B, C, *P.stride(), writes=(d_colsum,), in_place=(dP if own else None,),
         ADD=own, **vars(config),
     )  # fmt: skip
     return dP, d_colsum

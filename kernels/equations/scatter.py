@@ -12,7 +12,7 @@ from torch import Tensor
 from fastget.kernels import configs
 from fastget.kernels.checks import check_labels, check_like, check_pair
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.tile import add_class_sums
+from fastget.kernels.tile import add_class_sums, moved_prior
 from fastget.kernels.wrap import Differentiable, Operator
 from fastget.reference import PRIOR_FLOOR
 
@@ -23,7 +23,7 @@ def scatter_kernel(
     features, labels,  # (B, D), (B,) int64
     P_bar,  # (C,)
     new_mu, new_pi, counts,  # (C, D), (C,), (C,) out
-    B, C, D, mu_c, mu_d, stride_b, stride_d, stride_y, gamma_mu, gamma_pi, floor,
+    B, C, D, mu_c, mu_d, features_b, features_d, labels_b, gamma_mu, gamma_pi, floor,
     ALL_C: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -43,9 +43,9 @@ def scatter_kernel(
         for b0 in range(0, B, BLOCK_B):
             offs_b = b0 + tl.arange(0, BLOCK_B)
             mask_b = offs_b < B
-            y = tl.load(labels + offs_b.to(tl.int64) * stride_y, mask=mask_b, other=-1).to(tl.int32)
+            y = tl.load(labels + offs_b.to(tl.int64) * labels_b, mask=mask_b, other=-1).to(tl.int32)
             total, count = add_class_sums(
-                features, y, offs_b, mask_b, offs_c, offs_d, mask_d, stride_b, stride_d, total, count, PRECISION
+                total, count, features, y, offs_b, mask_b, offs_c, offs_d, mask_d, features_b, features_d, PRECISION
             )
         mask = mask_c[:, None] & mask_d[None, :]
         c, d = offs_c[:, None].to(tl.int64), offs_d[None, :].to(tl.int64)
@@ -57,12 +57,9 @@ def scatter_kernel(
     else:
         offs_all = tl.arange(0, ALL_C)
         mask_all = offs_all < C
-        old = tl.load(pi + offs_all, mask=mask_all, other=0.0).to(tl.float32)
+        old_pi = tl.load(pi + offs_all, mask=mask_all, other=0.0).to(tl.float32)
         mean = tl.load(P_bar + offs_all, mask=mask_all, other=0.0).to(tl.float32)
-        mixed = (1.0 - gamma_pi) * old + gamma_pi * mean
-        mixed = mixed / tl.sum(mixed, 0)
-        mixed = tl.where(mixed < floor, floor, mixed)  # a NaN stays one
-        tl.store(new_pi + offs_all, tl.where(gamma_pi == 0.0, old, mixed), mask=mask_all)
+        tl.store(new_pi + offs_all, moved_prior(old_pi, mean, gamma_pi, floor), mask=mask_all)
 
 
 def _scatter(
@@ -75,7 +72,7 @@ def _scatter(
     programs = triton.cdiv(C, tile.BLOCK_C) * triton.cdiv(D, tile.BLOCK_D) + 1
     launch(
         scatter_kernel, (programs,), *given, *made, B, C, D, *mu.stride(), *features.stride(), labels.stride(0),
-        gamma_mu, gamma_pi, floor, reads=given, writes=made, ALL_C=configs.memory(C).ALL_C, **vars(tile),
+        gamma_mu, gamma_pi, floor, writes=made, ALL_C=configs.memory(C).ALL_C, **vars(tile),
     )  # fmt: skip
     return made
 

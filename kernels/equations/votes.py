@@ -49,7 +49,7 @@ def _votes(features: Tensor, mu: Tensor, source_means: Tensor) -> Tensor:
     votes, config = empty(features, 3, C), configs.columns(B, C)
     launch(
         votes_kernel, (triton.cdiv(C, config.BLOCK_C),), parts_mu, parts_source, votes, B, C, parts_mu.shape[2],
-        reads=(parts_mu, parts_source), writes=(votes,), **vars(config),
+        writes=(votes,), **vars(config),
     )  # fmt: skip
     return votes
 

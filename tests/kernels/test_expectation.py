@@ -94,7 +94,7 @@ def test_confident_and_zero_rows() -> None:
 
 def test_ties_take_the_lowest_class() -> None:
     x = batch(9, 70, 12)
-    x.mu[:] = x.mu[:1].clone()
+    x.features[:], x.mu[:] = x.features.round(), x.mu[:1].round()  # exact products, whatever adds them up
     x = replace(x, pi=torch.full((70,), 1 / 70))
     e = kernels.expectation(*step_inputs(x), 0.15, estimate=nearest)
     assert e.y_M.tolist() == [0] * 9
@@ -168,7 +168,8 @@ def test_drawn_shapes(B: int, C: int, D: int, tau: float, seed: int, norm: float
         e = kernels.expectation(*step_inputs(x), tau, labels=x.labels)
     r = reference.expectation(*step_inputs(x.to(torch.float64)), tau, labels=x.labels)
     check_posteriors(x, tau, e)
-    slack = 1e-5 + error(reference.expectation(*step_inputs(x), tau).statistics, r.statistics[: 3 * C + 2])
+    of_torch = reference.expectation(*step_inputs(x), tau).statistics
+    slack = 1e-5 + error(of_torch[: 3 * C + 2], r.statistics[: 3 * C + 2])
     assert error(e.statistics[: 3 * C + 2], r.statistics[: 3 * C + 2]) < slack
     assert error(e.sums, r.sums) < 1e-5 * norm
 

@@ -66,7 +66,8 @@ def test_rebalancing_has_the_priors_powers(spread: float, rule: str) -> None:
     out, expected = losses(x, 0.15, (0.35, 0.2), rule=of)
     for name, value, wanted in zip(out._fields, out, expected, strict=True):
         assert error(value, wanted) <= LOSS_TOLERANCE * max(1.0, abs(float(wanted))), name
-    paper = made(kernels, x, 0.15, (0.35, 0.2))
+    e, taken = kernels.expectation(*step_inputs(x, of), 0.15), prior_of(x, of)
+    paper = kernels.objective(e, reference.Prior(taken.log_pi, *reference.paper_prior(x.pi)[1:]), 0.35, 0.2)
     assert (error(out.structure_g, paper.structure_g) < 1e-3) == (spread == 0.8 and rule == "default")
     _, found = gradients(kernels, x, 0.15, rule=of)
     _, torchs = gradients(reference, x, 0.15, rule=of)

@@ -97,11 +97,23 @@ def test_the_interpreter_cannot_stand_for_a_gpu(monkeypatch: pytest.MonkeyPatch)
 
 
 def _ops(**replaced: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{name: replaced.get(name, getattr(reference, name)) for name in reference.__all__})
+    """The reference's functions, some of them wrong, in the kernels' place."""
+    return SimpleNamespace(**{**vars(reference), **replaced})
 
 
-def _rows(monkeypatch: pytest.MonkeyPatch, check: selftest.Check, ops: SimpleNamespace) -> list[Row]:
-    monkeypatch.setattr(selftest_kernels, "kernels_and_traffic", lambda: (ops, traffic))
+def _stand_in(monkeypatch: pytest.MonkeyPatch, **replaced: Any) -> None:
+    """GeT and the checks find these where they ask for the kernels."""
+    ops = _ops(**replaced)
+
+    def choose(backend: str, device: torch.device) -> Any:
+        return reference if backend == "reference" else ops
+
+    monkeypatch.setattr("fastget.methods.get.module.choose_backend", choose)
+    monkeypatch.setattr(selftest_kernels, "choose_backend", choose)
+
+
+def _rows(monkeypatch: pytest.MonkeyPatch, check: selftest.Check, **replaced: Any) -> list[Row]:
+    _stand_in(monkeypatch, **replaced)
     monkeypatch.setattr(selftest_kernels, "SMALL", ((7, 3, 33), (36, 65, 64)))
     return list(check(CPU))
 
@@ -110,41 +122,59 @@ def _failed(rows: list[Row]) -> bool:
     return any(row.status == "fail" for row in rows)
 
 
-def test_accuracy_passes_the_reference_and_fails_wrong_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    def posterior(*args: Any) -> torch.Tensor:
-        return reference.posterior(*args) + 3e-6
+def _posterior(*args: Any) -> torch.Tensor:
+    return reference.posterior(*args) + 1e-4
 
-    def rebalance(P: torch.Tensor) -> torch.Tensor:
-        return reference.rebalance(P).where(P < 2, torch.nan) * (1 + 1e-4)
 
-    def objective(*args: Any) -> reference.Objective:
-        out = reference.objective(*args)
-        return out._replace(loss=out.loss * (1 + 1e-4))
+def _rebalance(P: torch.Tensor, *args: Any) -> torch.Tensor:
+    return reference.rebalance(P, *args) * (1 + 1e-3)
 
-    def update(mu: torch.Tensor, *args: Any) -> None:
-        reference.update_memory_(mu, *args)
-        mu[0, 0] += 1e-4
 
-    def expectation(*args: Any, **kwargs: Any) -> reference.Expectation:
-        e = reference.expectation(*args, **kwargs)
-        return e._replace(y_M=(e.y_M + 1) % e.S_g.shape[1])
+def _objective(*args: Any) -> reference.Objective:
+    out = reference.objective(*args)
+    return out._replace(loss=out.loss * (1 + 1e-4))
 
-    check = selftest_kernels.accuracy
-    rows = _rows(monkeypatch, check, _ops())
-    assert len(rows) == 6
+
+def _update(mu: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    reference.update_memory_(mu, *args, **kwargs)
+    mu[0, 0] += 1e-4
+
+
+def _update_by_the_paper(*args: Any, **kwargs: Any) -> None:
+    reference.update_memory_(*args, **{**kwargs, "rule": reference.paper_prior})
+
+
+def _expectation(*args: Any, **kwargs: Any) -> reference.Expectation:
+    e = reference.expectation(*args, **kwargs)
+    return e._replace(y_M=(e.y_M + 1) % e.S_g.shape[1])
+
+
+WRONG = {"posterior": _posterior, "rebalance": _rebalance, "objective": _objective, "update_memory_": _update,
+         "expectation": _expectation}  # fmt: skip
+
+
+def test_accuracy_passes_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = _rows(monkeypatch, selftest_kernels.accuracy)
+    assert len(rows) == 2 * 3 * 2
+    assert sum(row.check.endswith(", paper") for row in rows) == 6
     assert not _failed(rows), rows
-    wrong = {"posterior": posterior, "rebalance": rebalance, "objective": objective, "update_memory_": update}
-    for name, function in {**wrong, "expectation": expectation}.items():
-        rows = _rows(monkeypatch, check, _ops(**{name: function}))
-        assert all(r.status == "fail" for r in rows if r.check.endswith("float32")), (name, rows)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_accuracy_fails_wrong_kernels(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    rows = _rows(monkeypatch, selftest_kernels.accuracy, **{name: WRONG[name]})
+    assert all(r.status == "fail" for r in rows if "float32" in r.check), rows
+
+
+def test_accuracy_fails_a_rule_that_is_not_the_recipe_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = _rows(monkeypatch, selftest_kernels.accuracy, update_memory_=_update_by_the_paper)
+    assert {r.status for r in rows if r.check.endswith(", default")} == {"fail"}
+    assert {r.status for r in rows if r.check.endswith(", paper")} == {"pass"}
 
 
 def test_sharpness_passes_the_kernels_and_fails_a_wrong_posterior(monkeypatch: pytest.MonkeyPatch) -> None:
-    def posterior(*args: Any) -> torch.Tensor:
-        return reference.posterior(*args) + 3e-6
-
     assert not _failed(list(selftest_kernels.sharpness(CPU)))
-    assert _failed(_rows(monkeypatch, selftest_kernels.sharpness, _ops(posterior=posterior)))
+    assert _failed(_rows(monkeypatch, selftest_kernels.sharpness, posterior=_posterior))
 
 
 def test_determinism_fails_on_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,8 +182,8 @@ def test_determinism_fails_on_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         out = reference.objective(*args)
         return out._replace(loss=out.loss * (1 + 1e-6 * random.randint(1, 1000)))
 
-    assert not _failed(_rows(monkeypatch, selftest_kernels.determinism, _ops()))
-    rows = _rows(monkeypatch, selftest_kernels.determinism, _ops(objective=noisy))
+    assert not _failed(_rows(monkeypatch, selftest_kernels.determinism))
+    rows = _rows(monkeypatch, selftest_kernels.determinism, objective=noisy)
     assert _failed(rows)
     assert "differing" in rows[0].figures
 
@@ -167,13 +197,14 @@ def test_compile_fails_on_what_cannot_be_traced(monkeypatch: pytest.MonkeyPatch)
 
     machine_rows = list(selftest.run_checks(CPU, [selftest_kernels.torch_compile]))
     assert not _failed(machine_rows), machine_rows
-    monkeypatch.setattr(selftest_kernels, "kernels_and_traffic", lambda: (_ops(objective=untraceable), traffic))
+    monkeypatch.setattr(reference, "objective", untraceable)
+    _stand_in(monkeypatch)
     assert _failed(list(selftest.run_checks(CPU, [selftest_kernels.torch_compile])))
 
 
 def test_launches_fail_where_none_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = _rows(monkeypatch, selftest_kernels.launches, _ops())  # the reference goes through no launcher
-    assert [row.status for row in rows] == ["fail", "cannot run here"]
+    rows = _rows(monkeypatch, selftest_kernels.launches)  # the reference goes through no launcher
+    assert [row.status for row in rows] == ["fail", "fail", "cannot run here"]
 
 
 def test_bandwidth_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +248,7 @@ def rehearsal(monkeypatch: pytest.MonkeyPatch) -> Rehearsal:
         "get_device_properties": lambda device: SimpleNamespace(name="NVIDIA B200"),
     }.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(selftest_kernels, "kernels_and_traffic", lambda: (_ops(), traffic))
+    _stand_in(monkeypatch)
     return Rehearsal(torch.device("cpu"))
 
 
@@ -231,7 +262,7 @@ def test_cuda_graph_rehearsed(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPa
         out = reference.objective(*args)
         return out._replace(loss=out.loss + next(calls))
 
-    monkeypatch.setattr(selftest_kernels, "kernels_and_traffic", lambda: (_ops(objective=drifting), traffic))
+    _stand_in(monkeypatch, objective=drifting)
     (row,) = selftest_kernels.cuda_graph(rehearsal)
     assert (row.status, row.figures) == ("fail", "differing: ['loss']")
 
@@ -262,7 +293,7 @@ def test_profiler_rehearsed(
     events.append(SimpleNamespace(name="aten::add", device_type="DeviceType.CPU"))
     profile = nullcontext(SimpleNamespace(events=lambda: events))
     monkeypatch.setattr(torch.profiler, "profile", lambda activities: profile)
-    row = list(selftest_kernels.launches(rehearsal))[1]
+    row = list(selftest_kernels.launches(rehearsal))[-1]
     assert row.status == status
     assert row.figures.startswith(str(kernels_seen))
 
