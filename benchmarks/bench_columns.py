@@ -15,7 +15,7 @@ def _prepare(case: Case) -> Any:
     return torch.rand(B, C, device=DEVICE)
 
 
-@cases
+@cases("default")
 def test_columns(benchmark: Any, case: Case) -> None:
     sums = launch_column_sums if case.row == "triton" else lambda x: x.sum(0)
     measure(benchmark, "columns", case, _prepare, sums)

@@ -9,7 +9,7 @@ import torch
 from benchmarks.common import Case, cases, measure
 
 
-@cases
+@cases()
 def test_expectation(benchmark: Any, case: Case) -> None:
     with torch.no_grad():
-        measure(benchmark, "expectation", case, Case.inputs, case.expectation)
+        measure(benchmark, "expectation", case, lambda case: case.calls()["expectation"], case.phase("expectation"))

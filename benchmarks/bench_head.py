@@ -1,7 +1,7 @@
-"""GeT's head on a CPU: the reference and the fused path against its eight matrix products alone, interleaved.
+"""GeT's head on a CPU: the reference's step against its eight matrix products alone, interleaved.
 
-Forward, backward and memory, one thread. Each round runs all of them, so that what else the machine does meets all
-alike; the ratio of the lower fifths says what each costs beside the products. With `-s` it is printed.
+Forward, backward and memory, one thread. Each round runs both, so that what else the machine does meets both alike; the
+ratio of the lower fifths says what the step costs beside the products. With `-s` it is printed.
 """
 
 from __future__ import annotations
@@ -13,36 +13,22 @@ from typing import Any
 import pytest
 import torch
 
-from fastget import reference
+from benchmarks.results import one_thread
 from fastget.kernels.audit.step import StepInputs
-from fastget.methods.get import fused
-from fastget.selftest.kernels import make_inputs
+from fastget.selftest.kernels import RECIPES, forward_backward, make_inputs
 
 ROUNDS = {(36, 65, 256): 200, (256, 345, 2048): 12}
-DEFAULT = {"prior_estimate": "nearest", "prior_cap": True, "prior_gate": True, "rebalance_gate": True}
-OPTIONS: dict[str, dict[str, Any]] = {
-    "paper": {"prior_estimate": "likelihood"},
-    "default": DEFAULT,
-    "default, partial": DEFAULT,  # of a prior that a third of the classes share
-}
 
 
 def products(x: StepInputs, slope: torch.Tensor) -> None:
     """Three posteriors, their gradients to both sides but for mu's, and the class sums."""
-    f, mu, mu_g, mu_f = (t.detach() for t in (x.features, x.mu, x.mu_g, x.mu_f))
+    f, mu, mu_g, mu_f = (t.detach() for t in (x.features, x.get.mu, x.weight, x.get.mu_f))
     for m in (mu, mu_g, mu_f):
         f @ m.T
     for m in (mu_g, mu_f):
         slope @ m
         slope.T @ f
     slope.T @ f
-
-
-def step(ops: Any, x: StepInputs, pi: torch.Tensor, options: dict[str, Any]) -> None:
-    x.pi.copy_(pi)  # one batch again and again would narrow it to the batch's own classes
-    e = ops.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, 0.15, labels=x.labels, **options)
-    torch.autograd.grad(ops.objective(e, 0.5, 0.5).loss, (x.features, x.mu_g, x.mu_f))
-    ops.update_memory_(x.mu, x.pi, x.health, e, 0.01, 0.01)
 
 
 def lower_fifth(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -56,29 +42,21 @@ def lower_fifth(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str,
     return {name: sorted(found)[len(found) // 5] for name, found in times.items()}
 
 
-@pytest.mark.parametrize("recipe", OPTIONS)
+@pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("shape", ROUNDS, ids=lambda shape: "x".join(map(str, shape)))
 def test_head(benchmark: Any, shape: tuple[int, int, int], recipe: str) -> None:
     B, C, D = shape
-    x = make_inputs(B, C, D, torch.device("cpu"), torch.float32)
-    slope, options, pi = torch.randn(B, C), OPTIONS[recipe], x.pi.clone()
-    if recipe.endswith("partial"):
-        pi[C // 3 :] = 1e-4
-        pi /= pi.sum()
-    runs: dict[str, Callable[[], object]] = {
-        "reference": lambda: step(reference, x, pi, options),
-        "fused": lambda: step(fused, x, pi, options),
-        "products": lambda: products(x, slope),
-    }
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        found = lower_fifth(runs, ROUNDS[shape])
-        benchmark.pedantic(runs["fused"], rounds=5, warmup_rounds=1)
-    finally:
-        torch.set_num_threads(threads)
-    ratios = {name: found[name] / found["products"] for name in ("reference", "fused")}
-    benchmark.extra_info.update({f"{name}_ms": 1e3 * seconds for name, seconds in found.items()})
-    benchmark.extra_info.update({f"{name}_over_products": ratio for name, ratio in ratios.items()})
-    shown = ", ".join(f"{name} {1e3 * found[name]:.3f} ms ({ratio:.1f}x)" for name, ratio in ratios.items())
-    print(f"\n{shape} {recipe}: products {1e3 * found['products']:.3f} ms, {shown}")
+    x = make_inputs(B, C, D, "cpu", recipe=recipe, backend="reference")
+    slope, pi = torch.randn(B, C), x.get.pi.clone()
+
+    def step() -> None:
+        x.get.pi.copy_(pi)  # one batch again and again would narrow it to the batch's own classes
+        forward_backward(x)
+
+    with one_thread():
+        found = lower_fifth({"step": step, "products": lambda: products(x, slope)}, ROUNDS[shape])
+        benchmark.pedantic(step, rounds=5, warmup_rounds=1)
+    ratio = found["step"] / found["products"]
+    benchmark.extra_info.update({f"{name}_ms": 1e3 * seconds for name, seconds in found.items()}, ratio=ratio)
+    step_ms, products_ms = 1e3 * found["step"], 1e3 * found["products"]
+    print(f"\n{shape} {recipe}: products {products_ms:.3f} ms, step {step_ms:.3f} ms ({ratio:.1f}x)")

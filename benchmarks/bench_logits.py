@@ -6,21 +6,25 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import TAU, Case, cases, measure
+from benchmarks.common import Call, Case, cases, measure
 from fastget import reference
 from fastget.kernels.logits import launch_logits
 
 
-def stacked(x: Any) -> object:
-    cos = reference.cosine(x.features, torch.cat([x.mu, x.mu_g, x.mu_f]))
-    return reference.first_argmax(cos[:, : len(x.mu)]), x.pi.log().repeat(3) + cos / TAU
+def stacked(call: Call) -> object:
+    features, mu, mu_g, mu_f, log_pi, tau = call.args
+    cos = reference.cosine(features, torch.cat([mu, mu_g, mu_f]))
+    return reference.first_argmax(cos[:, : len(mu)]), log_pi.repeat(3) + cos / tau
 
 
-def _triton(x: Any) -> object:
-    return launch_logits(x.features, x.pi, TAU, mu=x.mu, mu_g=x.mu_g, mu_f=x.mu_f)
+def fused(call: Call) -> object:
+    features, mu, mu_g, mu_f, log_pi, tau = call.args
+    estimate = call.options["estimate"].__name__
+    return launch_logits(features, log_pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate)
 
 
-@cases
+@cases()
 def test_logits(benchmark: Any, case: Case) -> None:
     with torch.no_grad():
-        measure(benchmark, "logits", case, Case.inputs, _triton if case.row == "triton" else stacked)
+        run = fused if case.row == "triton" else stacked
+        measure(benchmark, "logits", case, lambda case: case.calls()["expectation"], run)

@@ -6,15 +6,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import GAMMA_Q, Case, cases, measure
+from benchmarks.common import Case, cases, measure
 
 
-def _prepare(case: Case) -> Any:
-    return case.expectation(case.inputs())
-
-
-@cases
+@cases()
 def test_objective(benchmark: Any, case: Case) -> None:
-    objective = case.ops.objective
     with torch.no_grad():
-        measure(benchmark, "objective", case, _prepare, lambda e: objective(e, GAMMA_Q, GAMMA_Q))
+        measure(benchmark, "objective", case, lambda case: case.calls()["objective"], case.phase("objective"))

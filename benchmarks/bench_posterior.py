@@ -1,4 +1,4 @@
-"""One posterior by itself, forward: kernels/equations/posterior.py against reference.posterior."""
+"""One posterior by itself, and its gradients: kernels/equations/posterior.py against reference.posterior."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import TAU, Case, cases, measure
+from benchmarks.common import Case, cases, measure
 
 
-@cases
+@cases("default")
 def test_posterior(benchmark: Any, case: Case) -> None:
     posterior = case.ops.posterior
-    with torch.no_grad():
-        measure(
-            benchmark, "posterior", case, Case.inputs, lambda x: posterior(x.features, x.mu_g, x.pi.log(), TAU)
-        )  # fmt: skip
+
+    def prepare(case: Case) -> Any:
+        x = case.inputs()
+        leaves = x.features, x.weight, x.get.prior.log_pi.requires_grad_()
+        return leaves, x.get.tau, torch.rand(*case.shape[:2], device=x.weight.device)
+
+    def run(prepared: Any) -> object:
+        leaves, tau, dP = prepared
+        P = posterior(*leaves, tau)
+        return P, torch.autograd.grad(P, leaves, dP)
+
+    measure(benchmark, "posterior", case, prepare, run)

@@ -7,40 +7,41 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.common import TAU, Case, cases, measure
+from benchmarks.bench_logits import fused
+from benchmarks.common import Call, Case, cases, measure
 from fastget import reference
-from fastget.kernels.logits import launch_logits
 from fastget.kernels.statistics import launch_statistics
 
 
 class _Inputs(NamedTuple):
-    features: Tensor
-    labels: Tensor
+    call: Call
+    cos: tuple[Tensor, Tensor]  # with mu, mu_g
     S: tuple[Tensor, Tensor, Tensor]  # under mu, mu_g, mu_f
-    logits: Any
+    logits: Any  # the launch's
 
 
 def _prepare(case: Case) -> _Inputs:
-    x = case.inputs()
-    S = [x.pi.log() + reference.cosine(x.features, m) / TAU for m in (x.mu, x.mu_g, x.mu_f)]
-    logits = None
-    if case.row == "triton":
-        logits = launch_logits(x.features, x.pi, TAU, mu=x.mu, mu_g=x.mu_g, mu_f=x.mu_f)
-    return _Inputs(x.features, x.labels, (S[0], S[1], S[2]), logits)
+    call = case.calls()["expectation"]
+    features, mu, mu_g, mu_f, log_pi, tau = call.args
+    cos, cos_g, cos_f = (reference.cosine(features, m) for m in (mu, mu_g, mu_f))
+    S, S_g, S_f = (reference.logits(c, log_pi, tau) for c in (cos, cos_g, cos_f))
+    return _Inputs(call, (cos, cos_g), (S, S_g, S_f), fused(call) if case.row == "triton" else None)
 
 
 def _reference(x: _Inputs) -> object:
-    S, S_g, S_f = x.S
-    sums, counts = reference.class_sums(x.features, x.labels, S.shape[1])
-    columns = S_g.softmax(1).sum(0), S_f.softmax(1).sum(0)
-    return reference.first_argmax(S), torch.cat([*columns, columns[0], counts, sums.flatten()])
+    (features, *_, tau), (S, S_g, S_f) = x.call.args, x.S
+    y_M, labels = reference.first_argmax(S), x.call.options["labels"]
+    sums, counts = reference.class_sums(features, y_M if labels is None else labels, S.shape[1])
+    P_bar = x.call.options["estimate"](*x.cos, tau).sum(0)
+    return y_M, torch.cat([S_g.softmax(1).sum(0), S_f.softmax(1).sum(0), P_bar, counts, sums.flatten()])
 
 
 def _triton(x: _Inputs) -> object:
-    return launch_statistics(x.features, x.logits, "posterior", False, x.labels)
+    features, *_, log_pi, _ = x.call.args
+    return launch_statistics(features, x.logits, log_pi, x.call.options["estimate"].__name__, x.call.options["labels"])
 
 
-@cases
+@cases()
 def test_statistics(benchmark: Any, case: Case) -> None:
     with torch.no_grad():
         measure(benchmark, "statistics", case, _prepare, _triton if case.row == "triton" else _reference)

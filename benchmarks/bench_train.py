@@ -70,13 +70,12 @@ def write_images(root: Path, count: int) -> None:
             (folder / path).rename(place / path)
 
 
-def settings(root: Path, network: str, batch: int, on_cpu: str = "fused", **train: str) -> Config:
+def settings(root: Path, network: str, batch: int, **train: str) -> Config:
     return make_config(
         {
             "data.name": "folder", "data.root": str(root), "data.source": "source", "data.target": "target",
             "data.workers": 1, "data.cache": "off", "network.name": network, "network.weights": "none",
             "train.batch_size": batch, "train.max_steps": 10_000, "train.warmup_steps": 0, "train.device": "cpu",
-            "get.on_cpu": on_cpu,
             **{f"train.{name}": value for name, value in train.items()},
         }
     )  # fmt: skip

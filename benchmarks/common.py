@@ -1,29 +1,30 @@
-"""What every benchmark shares: shapes, rows, inputs, timing.
+"""What the kernels' benchmarks share: shapes, rows, inputs, timing.
 
-Each benchmark has three rows per shape, side by side: the reference in eager mode, the reference under torch.compile,
-and the Triton kernels. Inputs rotate, so that no run finds its own in the cache. On a GPU the figures of a CUDA graph
-(p20, p50, p80) and the share of the card's bandwidth stand in `extra_info`: event pairs around a short kernel time the
-host. On a CPU the Triton row is skipped: a time in the interpreter says nothing.
+Each has three rows per shape and recipe, side by side: the reference in eager mode, the reference under torch.compile,
+and the Triton kernels. A phase of a step is timed on what GeT hands to it. Inputs rotate, so that no run finds its own
+in the cache. On a GPU the figures of a CUDA graph (p20, p50, p80) and the share of the card's bandwidth stand in
+`extra_info`: event pairs around a short kernel time the host. On a CPU the Triton row is skipped: a time in the
+interpreter says nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor
 
 from fastget import kernels, reference
-from fastget.kernels.audit.step import StepInputs
+from fastget.kernels.audit.step import StepInputs, step
 from fastget.kernels.audit.traffic import SIZES
 from fastget.kernels.launch import record
-from fastget.selftest.kernels import bandwidth_limit, make_inputs
+from fastget.selftest.kernels import RECIPES, bandwidth_limit, make_inputs
 
-TAU, GAMMA_Q = 0.15, 0.5
+PHASES = ("expectation", "objective", "update_memory_")
 ROWS = ("eager", "compile", "triton")
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -34,11 +35,19 @@ ROUNDS = 50 if GPU else 5
 Run = Callable[[Any], object]
 
 
+class Call(NamedTuple):
+    """What GeT hands to one phase of a step."""
+
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+
 class Case(NamedTuple):
     """One row of one group."""
 
     shape: tuple[int, int, int]  # (B, C, D)
     row: str
+    recipe: str = "default"
 
     @property
     def ops(self) -> ModuleType:
@@ -46,22 +55,43 @@ class Case(NamedTuple):
         return kernels if self.row == "triton" else reference
 
     def inputs(self) -> StepInputs:
-        B, C, D = self.shape
-        x: StepInputs = make_inputs(B, C, D, DEVICE, torch.bfloat16 if GPU else torch.float32)
-        return x
+        """GeT in the middle of a run."""
+        backend = "triton" if self.row == "triton" else "reference"
+        dtype = torch.bfloat16 if GPU else torch.float32
+        return make_inputs(*self.shape, DEVICE, dtype, self.recipe, backend=backend)
 
-    def expectation(self, x: StepInputs) -> Any:
-        """The E-step, which later phases start from."""
-        return self.ops.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, TAU, labels=x.labels)
+    def calls(self) -> dict[str, Call]:
+        """One step of GeT: what it hands to each of PHASES."""
+        return calls_of(self.inputs(), self.ops)
+
+    def phase(self, name: str) -> Run:
+        """A phase as a function of its Call."""
+        function = getattr(self.ops, name)
+        return lambda call: function(*call.args, **call.options)
 
 
-def cases(function: Callable[..., None]) -> Callable[..., None]:
-    """Parametrise a benchmark over rows and shapes, the rows of a shape together."""
-    pairs = [Case(shape, row) for shape in SHAPES for row in ROWS]
-    marked: Callable[..., None] = pytest.mark.parametrize(
-        "case", pairs, ids=lambda c: f"{'x'.join(map(str, c.shape))}-{c.row}"
-    )(function)
-    return marked
+def calls_of(x: StepInputs, ops: ModuleType) -> dict[str, Call]:
+    """What GeT hands to each phase in a step."""
+    calls: dict[str, Call] = {}
+
+    def noting(name: str) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            calls[name] = Call(args, options)
+            return getattr(ops, name)(*args, **options)
+
+        return run
+
+    assert x.get.prior  # made here, not in the step
+    noted = SimpleNamespace(**{name: noting(name) for name in PHASES})
+    with torch.enable_grad(), patch.object(x.get, "_ops", lambda _: noted):
+        step(x)
+    return calls
+
+
+def cases(*recipes: str) -> Callable[[Callable[..., None]], Any]:
+    """Parametrise a benchmark over shapes, recipes and rows, the rows of a shape together."""
+    found = [Case(shape, row, recipe) for shape in SHAPES for recipe in recipes or RECIPES for row in ROWS]
+    return pytest.mark.parametrize("case", found, ids=lambda c: f"{'x'.join(map(str, c.shape))}-{c.recipe}-{c.row}")
 
 
 def measure(
@@ -73,7 +103,7 @@ def measure(
     compiled: Run | None = None,  # the row under torch.compile, where it is not torch.compile(run)
 ) -> None:
     """Time `run(prepare(case))`. What `prepare` does is not timed."""
-    benchmark.group = f"{stem} {'x'.join(map(str, case.shape))}"
+    benchmark.group = f"{stem} {'x'.join(map(str, case.shape))} {case.recipe}"
     if case.row == "triton" and not GPU:
         pytest.skip("the Triton kernels need a GPU: a time in the interpreter is not their speed")
     torch._dynamo.reset()  # no more graphs than this row's: past a limit torch would run it eagerly
@@ -114,14 +144,3 @@ def graph_figures(run: Run, sets: list[Any], case: Case) -> dict[str, Any]:
         figures |= {"launches": len(launches), "bytes": moved, "bandwidth_limit": limit}
         figures["bandwidth_share"] = moved / (p50 * 1e-6) / limit if limit else float("nan")
     return figures
-
-
-def forward(ops: ModuleType, x: StepInputs) -> tuple[Tensor, Any]:
-    """E, C and the loss: the loss and the expectation."""
-    e = ops.expectation(x.features, x.mu, x.mu_g, x.mu_f, x.pi, TAU, labels=x.labels)
-    return ops.objective(e, GAMMA_Q, GAMMA_Q).loss, e
-
-
-def gradients(loss: Tensor, x: StepInputs, retain_graph: bool = False) -> tuple[Tensor, ...]:
-    """Those of the features and of both heads' prototypes, not added up."""
-    return torch.autograd.grad(loss, (x.features, x.mu_g, x.mu_f), retain_graph=retain_graph)

@@ -84,7 +84,5 @@ def expectation(
     S_g, S_f, y_M, statistics, norm, norm_g, norm_f = _expectation(
         features.detach(), mu.detach(), mu_g.detach(), mu_f.detach(), log_pi, tau, name, labels
     )
-    return Expectation(
-        features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views(statistics, mu.shape[0]),
-        scales=Scales(log_pi, norm, norm_g, norm_f),
-    )  # fmt: skip
+    e = Expectation(features, mu_g, mu_f, tau, S_g, S_f, y_M, statistics, *views(statistics, mu.shape[0]))
+    return e._replace(scales=Scales(log_pi, norm, norm_g, norm_f))

@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import torch
-from torch import Tensor
 
-from fastget import kernels
 from fastget.kernels import configs
 from fastget.kernels.audit.catalogue import variant_of
 from fastget.kernels.audit.compile import ARCHITECTURES, inspect_variant
 from fastget.kernels.audit.model import CARDS, times
-from fastget.kernels.audit.step import StepInputs, step
-from fastget.kernels.audit.work import launches_of, work_of
+from fastget.kernels.audit.step import StepInputs, launches_of, step
+from fastget.kernels.audit.work import work_of
 from fastget.kernels.candidates import KERNELS, candidates
 from fastget.kernels.configs import Config
 from fastget.kernels.launch import Launch, launch, record
@@ -69,25 +67,13 @@ def _launch(
 ) -> Launch:
     """That kernel's launch of a step with `config`: recorded, and on a GPU run, so that it can be run again."""
     with configs.choosing(table={(kernel, *shape, precision): config}):
+        launches: list[Launch] = []
         if device.type != "cuda":
-            launches = launches_of(*shape, dtype)
+            launches += launches_of(*shape, dtype)
         else:
-            with record() as launches:
-                step(kernels, random_inputs(shape, dtype, device))
+            with record() as launches, device:
+                step(StepInputs.make(*shape, dtype, make=torch.randn))
     return next(x for x in launches if x.name == f"{kernel}_kernel")
-
-
-def random_inputs(shape: Shape, dtype: torch.dtype, device: torch.device) -> StepInputs:
-    """A step's tensors, of ordinary size."""
-    B, C, D = shape
-
-    def make(*size: int, dtype: torch.dtype) -> Tensor:
-        if not dtype.is_floating_point:
-            return torch.randint(0, C, size, device=device) if size == (B,) else torch.tensor([0, -1], device=device)
-        x = torch.rand(*size, device=device) + 0.1
-        return (x / x.sum() if len(size) == 1 else x).to(dtype)
-
-    return StepInputs.make(make, B, C, D, dtype)
 
 
 def modelled_times(launches: Sequence[Launch]) -> list[float]:
@@ -135,4 +121,5 @@ def graph_times(launches: Sequence[Launch]) -> list[float]:
 
 def run_again(made: Launch) -> None:
     """The same launch on the same tensors."""
-    launch(made.kernel, made.grid, *made.args, num_warps=made.num_warps, num_stages=made.num_stages, **made.constexprs)
+    options = {"num_warps": made.num_warps, "num_stages": made.num_stages, **made.constexprs}
+    launch(made.kernel, made.grid, *made.args, writes=made.writes, **options)

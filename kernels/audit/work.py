@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 from triton import cdiv
 
-from fastget.kernels.backward import WHOLE
 from fastget.kernels.launch import Launch
 from fastget.kernels.statistics import KINDS
 from fastget.kernels.tile import TILES
@@ -62,7 +61,7 @@ class Arguments(dict[str, Any]):
 
     def blocks(self, axis: str, block: str = "BLOCK") -> int:
         """Of an axis "B", "C" or "D"."""
-        return cdiv(self[axis], self[f"{block}_{axis}"])
+        return int(cdiv(self[axis], self[f"{block}_{axis}"]))
 
 
 Counted = tuple[int, int, dict[str, Any]]  # loads, stores, and the rest of a Work
@@ -136,16 +135,15 @@ def _backward(a: Arguments) -> Counted:
     slope = B * C * max(a[f"slopes_{h}"].element_size() for h in heads)
     loads = multiply_adds = programs = 0
     cells = a["BLOCK_D"] * a["BLOCK_K"]
-    rows, classes = (4 if a[n] * a["BLOCK_D"] > WHOLE.value else 1 for n in ("BLOCK_B", "BLOCK_C"))  # pieces stored
     if a["d_features"] is not None:
         programs += down * deep
-        loads += len(heads) * deep * (slope + B * WIDE) + rows * deep * B * WIDE + a.nbytes("features")
+        loads += len(heads) * deep * (slope + B * WIDE) + deep * B * WIDE + a.nbytes("features")
         loads += down * a.nbytes("mu_g", "mu_f")
         multiply_adds += down * deep * len(heads) * cdiv(C, a["BLOCK_K"]) * a["BLOCK_B"] * cells
     for h in heads:
         if a[f"d_mu_{h}"] is not None:
             programs += across * deep
-            loads += deep * (slope + (1 + classes) * C * WIDE) + across * a.nbytes("features") + a.nbytes(f"mu_{h}")
+            loads += deep * (slope + 2 * C * WIDE) + across * a.nbytes("features") + a.nbytes(f"mu_{h}")
             multiply_adds += across * deep * cdiv(B, a["BLOCK_K"]) * a["BLOCK_C"] * cells
     loads += programs * (2 * a.nbytes("grad_loss") + a.nbytes("grad_g", "grad_f"))
     return loads, a.nbytes("d_features", "d_mu_g", "d_mu_f"), {

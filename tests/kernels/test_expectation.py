@@ -69,7 +69,7 @@ def test_another_estimate_is_refused() -> None:
     def mean(cos: torch.Tensor, cos_g: torch.Tensor, tau: float) -> torch.Tensor:
         return cos / tau
 
-    with pytest.raises(ValueError, match="estimate must be reference.likelihood or .*nearest, got .* 'mean'"):
+    with pytest.raises(ValueError, match=r"estimate must be reference.likelihood or .*nearest, got .* 'mean'"):
         kernels.expectation(*step_inputs(batch(3, 4, 5)), 0.1, estimate=mean)
 
 

@@ -55,7 +55,7 @@ def test_matches_reference(shape: tuple[int, int, int], how: str) -> None:
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("C", [2, 67, 345])
 def test_what_the_next_step_takes_is_the_rules(C: int, rule: str, spread: float, trust: float | None) -> None:
-    """Of the pi that it leaves, in float64; and `renew_prior_` has the same bits. A reference in float32 errs by more."""
+    """Of the pi it leaves, in float64; `renew_prior_` has the same bits. A reference in float32 errs by more."""
     x = with_spread(batch(9, C, 5), spread)
     t = None if trust is None else torch.tensor(trust)
     prior, again = empty_prior(C), empty_prior(C)

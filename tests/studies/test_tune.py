@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from fastget import kernels
 from fastget.kernels import configs
 from fastget.kernels.audit.model import CARDS, times
-from fastget.kernels.audit.step import step
-from fastget.kernels.audit.work import launches_of, work_of
+from fastget.kernels.audit.step import StepInputs, launches_of, step
+from fastget.kernels.audit.work import work_of
 from fastget.kernels.candidates import KERNELS, candidates, from_dict
 from fastget.kernels.launch import Launch, record
 from fastget.studies import tune as study
@@ -61,9 +60,8 @@ def test_a_difference_within_the_noise_leaves_the_rule() -> None:
 
 
 def test_a_recorded_launch_runs_again_to_the_same_bits() -> None:
-    inputs = study.random_inputs((9, 5, 20), torch.bfloat16, CPU)
     with record() as launches:
-        step(kernels, inputs)
+        step(StepInputs.make(9, 5, 20, torch.bfloat16, make=torch.randn))
     made = next(x for x in launches if x.name == "backward_kernel")
     before = [x.clone() for x in made.writes]
     for x in made.writes:
@@ -82,10 +80,10 @@ def test_every_candidate_gives_the_rules_numbers(kernel: str) -> None:
             runs = []
             for _ in range(2):
                 torch.manual_seed(0)
-                inputs = study.random_inputs(shape, torch.bfloat16, CPU)
-                loss, _ = step(kernels, inputs)
-                assert inputs.features.grad is not None
-                runs.append((loss.detach(), inputs.features.grad))
+                x = StepInputs.make(*shape, torch.bfloat16, make=torch.randn)
+                loss = step(x).loss
+                assert x.features.grad is not None
+                runs.append((loss.detach(), x.features.grad))
             assert all(torch.equal(x, y) for x, y in zip(*runs, strict=True)), config
             results.append(runs[0])
     for loss, grad in results[1:]:

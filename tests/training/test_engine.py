@@ -145,8 +145,7 @@ def test_what_a_step_costs(method: str, base: str, second: bool) -> None:
 
 @pytest.mark.parametrize(("method", "base"), PAIRS)
 def test_a_step_never_waits_for_the_device(method: str, base: str) -> None:
-    as_on_a_device = {"get__on_cpu": "reference"} if method == "get" else {}  # on a CPU GeT may read: nothing waits
-    engine = make(**fitting(method, base), **as_on_a_device)
+    engine = make(**fitting(method, base))
     with stepping(engine, 6) as batches:
         batch = next(batches)
         with Waits() as waits:
