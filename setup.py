@@ -39,7 +39,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["fastget", "fastget.*"]),  # `fastget/kernels` is a link to `kernels/`
     package_dir={"fastget": "fastget", "fastget.kernels": "kernels"},
-    package_data={"fastget": ["py.typed", "METHOD.md", "studies/report/page.*", "studies/tables/*"]},
+    package_data={"fastget": ["py.typed", "METHOD.md", "report/page.*", "studies/tables/*"]},
     install_requires=[
         "torch>=2.10",
         "torchvision>=0.25",

@@ -19,11 +19,11 @@ import fastget
 from fastget.config import make_config
 from fastget.networks.counted import count_network
 from fastget.networks.preprocessing import filled
-from fastget.studies.plan.measure import Slower, cpu_machine, measure, picture
-from fastget.studies.plan.memory import kept_by
-from fastget.studies.plan.model import Load, step_seconds
-from fastget.studies.plan.reading import Stored, reading
-from fastget.studies.plan.rehearsal import rehearse
+from fastget.planning.measure import Slower, cpu_machine, measure, picture
+from fastget.planning.memory import kept_by
+from fastget.planning.model import Load, step_seconds
+from fastget.planning.reading import Stored, reading
+from fastget.planning.rehearsal import rehearse
 
 PROMISED = (0.75, 1.33)
 SIDE, IMAGES = 500, 24

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fastget.archive.statistics import markdown
 from fastget.common.files import write_atomically
 from fastget.runs.environment import environment
 from fastget.studies.bench import FORMAT, Row
-from fastget.studies.results import markdown
 
 READS = {"item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "nonzero"}  # the host waits for each
 

@@ -13,6 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 # What computes, and may so depend on the CPU: files and folders whose tests are marked `numeric`.
 NUMERIC = [
+    "archive",
     "bases",
     "commands/test_eval.py",
     "commands/test_predict.py",
@@ -23,6 +24,8 @@ NUMERIC = [
     "loading",
     "methods",
     "networks",
+    "planning",
+    "report",
     "selftest",
     "serving",
     "studies",

@@ -33,10 +33,14 @@ ALLOWED: dict[str, set[str]] = {
     "runs": {"common", "config", "data", "loading", "evaluation"},
     "serving": {"common", "config", "data", "loading", "networks", "evaluation", "runs"},
     "training": {*BELOW, "runs"},
-    "studies": {*BELOW, "audit", "runs", "serving", "training"},
+    "archive": {"common", "config", "data", "methods", "bases", "evaluation", "runs"},
+    "report": {"common", "config", "data", "evaluation", "runs"},
+    "planning": {*BELOW, "training"},
+    "studies": {*BELOW, "audit", "runs", "training", "archive", "planning"},
     "selftest": {*BELOW, "audit", "runs", "serving", "training"},
-    "commands": {*BELOW, "audit", "features", "runs", "serving", "training", "studies", "selftest"},
+    "commands": set(),
 }
+ALLOWED["commands"] = set(ALLOWED) - {"commands"}
 PUBLIC = {"config", "methods", "training"}  # what `import fastget` offers, lazily; `python -m fastget` is a command
 LIGHT = ("fastget.methods", "fastget.bases", "fastget.methods.settings")  # what the configuration may name of them
 

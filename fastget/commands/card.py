@@ -30,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None and args.out.suffix.lower() != ".md":
         raise ValueError(f"expected a file whose name ends in .md, got {args.out.name}: change --out")
     from fastget.common.files import write_atomically
-    from fastget.studies.report.card import model_card
-    from fastget.studies.report.read import find_runs, group
+    from fastget.report.card import model_card
+    from fastget.report.read import find_runs, group
 
     groups = group(find_runs([args.runs]))
     if len(groups) > 1:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fastget import bases, methods
+from fastget.archive.statistics import METRICS
 from fastget.commands.train import SHORTHANDS, settings_of
 from fastget.config import DataConfig, make_config, parse_settings
 from fastget.data.feature_store import Store
 from fastget.studies.compare import KEPT, SETTINGS, Comparison, compare
-from fastget.studies.results import METRICS
 from fastget.studies.study import choose, choose_metric, choose_seeds, refuse_kept
 from fastget.studies.tasks import find_tasks
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastget.commands.train import SHORTHANDS, settings_of
 from fastget.config import make_config
-from fastget.studies.plan.cards import CARDS, CPU, Card, card_of
+from fastget.planning.cards import CARDS, CPU, Card, card_of
 
 if TYPE_CHECKING:
     from fastget.config import Config
-    from fastget.studies.plan.measure import Slower
-    from fastget.studies.plan.model import Machine
+    from fastget.planning.measure import Slower
+    from fastget.planning.model import Machine
 
 HELP = "how fast a run would be on 1 to 256 GPUs, what bounds it, its memory and disk"
 EPILOG = """\
@@ -74,17 +74,17 @@ def _plan(args: argparse.Namespace, config: Config, card: Card | None) -> int:
     from rich.console import Console
 
     from fastget.networks.preprocessing import filled
-    from fastget.studies.plan import show
-    from fastget.studies.plan.counts import sizes_of
-    from fastget.studies.plan.predict import Asked, as_json, predict
-    from fastget.studies.plan.reading import stored_as
+    from fastget.planning import show
+    from fastget.planning.counts import sizes_of
+    from fastget.planning.predict import Asked, as_json, predict
+    from fastget.planning.reading import stored_as
 
     config = filled(config)
     sizes = sizes_of(config, args.images, args.classes)
     stored = stored_as(config, args.files, args.pixels)
     card = card or (_here() if args.card == "auto" else None)
     if card is None:
-        from fastget.studies.plan.measure import cpu_machine, measure, remembered
+        from fastget.planning.measure import cpu_machine, measure, remembered
 
         kept = (measure(config, sizes.classes, stored), "") if args.measure else remembered(config)
         machine = cpu_machine(config, kept[0] if kept else None)
@@ -104,7 +104,7 @@ def _plan(args: argparse.Namespace, config: Config, card: Card | None) -> int:
 
 
 def _gpu(args: argparse.Namespace, config: Config, card: Card) -> Machine:
-    from fastget.studies.plan.model import Machine
+    from fastget.planning.model import Machine
 
     if args.wire is not None:
         card = dataclasses.replace(card, wire=args.wire * 1e9 / 8)
@@ -115,7 +115,7 @@ def _here() -> Card | None:
     """This machine's GPU, if it has one that is known."""
     import torch
 
-    from fastget.studies.plan.cards import found_by
+    from fastget.planning.cards import found_by
 
     return found_by(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
 

@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"expected a file whose name ends in .html, got {args.out.name}: change --out")
     if args.figures is not None and args.figures.exists() and not args.figures.is_dir():
         raise ValueError(f"--figures {args.figures} is a file: name a folder")
-    from fastget.studies.report.page import DETAILED, make_report, write_page
-    from fastget.studies.report.read import find_runs, group
-    from fastget.studies.results import counted
+    from fastget.archive.statistics import counted
+    from fastget.report.page import DETAILED, make_report, write_page
+    from fastget.report.read import find_runs, group
 
     console = Console(stderr=True)
     groups = group(find_runs(args.runs))
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         write_page(report, out)
         drawn = 0
         if args.figures is not None:
-            from fastget.studies.report.plots import draw_all
+            from fastget.report.plots import draw_all
 
             drawn = draw_all(report, args.figures)
     count = counted(sum(len(g.runs) for g in groups), "run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fastget.studies.results import METRICS
+from fastget.archive.statistics import METRICS
 
 HELP = "results as data: add a study's, make the tables of README and docs from them, draw them"
 EPILOG = """\
@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add(args: argparse.Namespace) -> int:
-    from fastget.studies import record
-    from fastget.studies.collect import of_study
+    from fastget.archive import record
+    from fastget.archive.collect import of_study
 
     found = [one for study in args.studies for one in of_study(study, args.data, args.metric)]
     if not found:
@@ -66,8 +66,8 @@ def _add(args: argparse.Namespace) -> int:
 
 
 def _tables(args: argparse.Namespace) -> int:
-    from fastget.studies.leaderboard import fill, filled, pages
-    from fastget.studies.record import read_all
+    from fastget.archive.leaderboard import fill, filled, pages
+    from fastget.archive.record import read_all
 
     chosen = args.pages or pages(Path())
     if not chosen:
@@ -85,10 +85,10 @@ def _tables(args: argparse.Namespace) -> int:
 
 
 def _plot(args: argparse.Namespace) -> int:
-    from fastget.studies.leaderboard import panels
-    from fastget.studies.plots import draw_panels
-    from fastget.studies.record import read_all
-    from fastget.studies.results import words
+    from fastget.archive.leaderboard import panels
+    from fastget.archive.plots import draw_panels
+    from fastget.archive.record import read_all
+    from fastget.archive.statistics import words
 
     records = read_all(args.results)
     drawn = panels(args.places, records)

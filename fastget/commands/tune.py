@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     from fastget.common.device import choose_device
     from fastget.methods import tuned
-    from fastget.studies.plan.counts import sizes_of
+    from fastget.planning.counts import sizes_of
     from fastget.studies.tune import CARD, tune
 
     device = choose_device("auto")

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastget.archive.plots import draw_bars
+from fastget.archive.statistics import markdown
 from fastget.common.files import write_atomically
-from fastget.studies.plots import draw_bars
-from fastget.studies.results import markdown
 
 FORMAT = "fastget-bench-1"
 MOVED = 0.1  # a ratio that differs by more than this share from the older one is marked

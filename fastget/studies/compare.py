@@ -12,12 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fastget import bases, methods
-from fastget.config.combinations import title_of
-from fastget.studies import record
-from fastget.studies.collect import FOLDER, of_compare
-from fastget.studies.jobs import Job, Outcome
-from fastget.studies.plots import Dot, draw_panels
-from fastget.studies.results import (
+from fastget.archive import record
+from fastget.archive.collect import FOLDER, of_compare
+from fastget.archive.plots import Dot, draw_panels
+from fastget.archive.statistics import (
     LEGEND,
     METRICS,
     Figure,
@@ -27,17 +25,16 @@ from fastget.studies.results import (
     counted,
     markdown,
     marks,
-    not_run,
     over_seeds,
     over_tasks,
     seed_means,
     shown,
-    state,
-    values,
-    verdicts,
     words,
     write_lines,
 )
+from fastget.config.combinations import title_of
+from fastget.studies.jobs import Job, Outcome
+from fastget.studies.outcomes import not_run, state, values, verdicts
 from fastget.studies.study import Study, run_study, try_config
 from fastget.studies.tasks import Task, folder_of
 

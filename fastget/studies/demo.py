@@ -9,6 +9,9 @@ import numpy as np
 from rich.console import Console
 
 from fastget import methods
+from fastget.archive.collect import FOLDER
+from fastget.archive.record import Row, Run, build, write
+from fastget.archive.statistics import metric_of
 from fastget.config import make_config
 from fastget.data.digits import digits_root
 from fastget.data.lists import read_list
@@ -16,9 +19,6 @@ from fastget.runs.folder import METRICS, read_predictions
 from fastget.runs.sinks import jsonl
 from fastget.runs.sinks.display import results_table
 from fastget.runs.summary import SeedSummary, read_summary
-from fastget.studies.collect import FOLDER
-from fastget.studies.record import Row, Run, build, write
-from fastget.studies.results import metric_of
 from fastget.training.train import Result, train
 
 METHODS = ("source-only", "get")

@@ -18,11 +18,8 @@ from typing import get_origin
 from rich.console import Console
 from rich.table import Table
 
-from fastget.common.fields import types_of
-from fastget.config import describe_type, every_section, parse_settings
-from fastget.studies.jobs import Job, Outcome
-from fastget.studies.plots import draw_grid, draw_lines
-from fastget.studies.results import (
+from fastget.archive.plots import draw_grid, draw_lines
+from fastget.archive.statistics import (
     METRICS,
     Figure,
     Metric,
@@ -30,15 +27,16 @@ from fastget.studies.results import (
     counted,
     markdown,
     marks,
-    not_run,
     over_seeds,
     over_tasks,
     shown,
-    state,
-    values,
     words,
     write_lines,
 )
+from fastget.common.fields import types_of
+from fastget.config import describe_type, every_section, parse_settings
+from fastget.studies.jobs import Job, Outcome
+from fastget.studies.outcomes import not_run, state, values
 from fastget.studies.study import Study, run_study, try_config
 
 ORACLE = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 from pathlib import Path
 
+from fastget.archive.collect import names_of
 from fastget.common.text import and_more, nearest
 from fastget.config import DataConfig
 from fastget.data.datasets import DATA_SETS, NAMES
@@ -53,12 +54,6 @@ def find_tasks(text: str | None, data: DataConfig, source: str | None, target: s
 def folder_of(task: Task) -> str:
     """A task as a folder's name."""
     return "-".join(names_of(task))
-
-
-def names_of(task: Task) -> tuple[str, str]:
-    """Its domains in short: a list file without its place."""
-    source, target = (Path(part).stem if "/" in part or part.endswith(".txt") else part for part in task)
-    return source, target
 
 
 def domains_of(data: DataConfig) -> list[str]:

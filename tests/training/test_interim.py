@@ -13,14 +13,14 @@ import pytest
 import torch
 from rich.console import Console
 
+from fastget.archive.selections import choices
 from fastget.common.errors import Interrupted
 from fastget.common.ranks import Ranks
 from fastget.data.domains import load_domains
 from fastget.loading.sampling import fixed_draw
+from fastget.report.curves import convergence
+from fastget.report.read import find_runs, group
 from fastget.runs.checkpoint import load_checkpoint
-from fastget.studies.report.curves import convergence
-from fastget.studies.report.read import find_runs, group
-from fastget.studies.selections import choices
 from fastget.training.build import Loaders
 from fastget.training.train import train
 from tests.features.support import on_features, small_store

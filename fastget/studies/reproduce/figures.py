@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastget import bases
+from fastget.archive.record import Run
+from fastget.archive.selections import FINAL, choices_of
+from fastget.archive.statistics import Figure, over_seeds, over_tasks
 from fastget.studies.jobs import Outcome
-from fastget.studies.record import Run
+from fastget.studies.outcomes import state
 from fastget.studies.reproduce.plan import Reproduction, place
 from fastget.studies.reproduce.recipe import Part, Row
-from fastget.studies.results import Figure, over_seeds, over_tasks, state
-from fastget.studies.selections import FINAL, choices_of
 from fastget.studies.tasks import Task
 
 

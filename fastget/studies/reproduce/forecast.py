@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fastget.archive.statistics import counted
 from fastget.common.files import write_atomically
 from fastget.config import Config, make_config
 from fastget.data.datasets import DATA_SETS
 from fastget.data.lists import ImageList
 from fastget.data.published import read_domain
+from fastget.planning.counts import in_setting
 from fastget.runs.sinks import jsonl
 from fastget.studies import jobs
 from fastget.studies.jobs import Job, Outcome, Slot
-from fastget.studies.plan.counts import in_setting
-from fastget.studies.results import counted
 
 ASSUMED = 1000  # images a second of a GPU, in words, where nothing was measured
 SHORT = 8  # steps of a measured run; where no more are to come there is none

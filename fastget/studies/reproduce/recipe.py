@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fastget import bases
+from fastget.archive.statistics import Metric, metric_of
 from fastget.common.text import nearest
 from fastget.config.yaml_file import read_yaml
-from fastget.studies.results import Metric, metric_of
 from fastget.studies.tasks import Task
 
 TABLES = Path(__file__).parents[1] / "tables"

@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from fastget.archive.statistics import counted, shown
 from fastget.studies.jobs import Job, Outcome, Slot, find_slots, look
 from fastget.studies.reproduce.forecast import forecast
 from fastget.studies.reproduce.plan import Reproduction, plan
-from fastget.studies.results import counted, shown
 from fastget.studies.slurm import AT_A_TIME
 from fastget.studies.study import Study, device_of, run_study
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fastget.archive import record
+from fastget.archive.selections import FINAL, ORACLE
+from fastget.archive.statistics import counted, markdown, shown, words, write_lines
 from fastget.common import files
-from fastget.studies import record
 from fastget.studies.jobs import Outcome
+from fastget.studies.outcomes import not_run
 from fastget.studies.reproduce.figures import Cell, Figures, title_of
 from fastget.studies.reproduce.plan import TEXT, Reproduction
 from fastget.studies.reproduce.recipe import Part, Row
-from fastget.studies.results import counted, markdown, not_run, shown, words, write_lines
-from fastget.studies.selections import FINAL, ORACLE
 
 LEGEND = (
     "Per cent, as in the paper: *paper* is what it prints, *ours* the mean ± std over seeds of the final models, "

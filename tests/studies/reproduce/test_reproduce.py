@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from fastget.archive.selections import ORACLE, choices
 from fastget.commands.main import main
 from fastget.studies.reproduce import forecast
 from fastget.studies.reproduce.figures import title_of
 from fastget.studies.reproduce.recipe import read_table
-from fastget.studies.selections import ORACLE, choices
 from tests.pictures import this_fastget
 from tests.studies.reproduce.support import SMALL, Died, in_this_process, write_tree
 from tests.studies.support import mtimes

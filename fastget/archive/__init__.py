@@ -1,0 +1,1 @@
+"""Results as data: what runs came to, kept in files, and the tables and plots made of them."""

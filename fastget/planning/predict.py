@@ -1,0 +1,153 @@
+"""The prediction: a row for every number of GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastget.bases import base_of
+from fastget.config import Config
+from fastget.networks.counted import Counted, count_network
+from fastget.planning.cards import Card
+from fastget.planning.counts import Sizes
+from fastget.planning.memory import kept_by, memory_of
+from fastget.planning.model import Load, Machine, looking_seconds, step_seconds
+from fastget.planning.reading import Cache, Reading, Stored, cache_bytes, reading
+from fastget.planning.work import Work, works
+from fastget.training.build import eval_batch_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be planned."""
+
+    config: Config  # its preprocessing filled in
+    sizes: Sizes
+    stored: tuple[Stored, Stored]  # source and target
+    machine: Machine
+    gpus: Sequence[int]
+    cache: Cache = "off"
+    fixed: bool = False  # whether the global batch stays as it is
+
+    @property
+    def card(self) -> Card:
+        return self.machine.card
+
+
+@dataclass(frozen=True)
+class Row:
+    """A number of GPUs."""
+
+    gpus: int
+    batch: int  # of each domain, over all GPUs
+    steps: int
+    images_per_second: float  # that training reads, as a run logs it
+    hours: float
+    training_hours: float
+    evaluation_hours: float
+    bound: str
+    parts: dict[
+        str, float
+    ]  # share of the whole time by what bounds it; an evaluation that waits for images is decoding
+    step_ms: float
+    memory: dict[str, float]  # bytes on each GPU
+    fits: bool
+    disk_per_second: float  # bytes that training reads
+
+
+@dataclass(frozen=True)
+class Planned:
+    """All of it."""
+
+    asked: Asked
+    counted: Counted
+    work: Work  # of the first row
+    reading: Reading
+    rows: list[Row]
+    cache: dict[str, int]  # bytes by format
+
+
+def predict(asked: Asked) -> Planned:
+    """ValueError for a network that cannot be counted, or if no number of GPUs is left."""
+    config, sizes = asked.config, asked.sizes
+    counted = count_network(config.network, sizes.classes, config.data.preprocessing.crop)
+    if counted is None:
+        raise ValueError(f"network.name={config.network.name} has an operation that cannot be counted without content")
+    found = works(config, sizes, list(asked.gpus), asked.fixed)
+    if not found:
+        raise ValueError(
+            f"a fixed batch of {config.train.batch_size} cannot be shared evenly by {', '.join(map(str, asked.gpus))} "
+            "GPUs: choose other numbers by --gpus, or a multiple of them by train.batch_size"
+        )
+    read = reading(config, asked.stored, asked.cache, asked.card if asked.machine.gpu else None)
+    rows = [_row(asked, counted, read, count, work) for count, work in found.items()]
+    cache = cache_bytes(sizes.stored, config.data.preprocessing.resize)
+    return Planned(asked, counted, next(iter(found.values())), read, rows, cache)
+
+
+def _row(asked: Asked, counted: Counted, read: Reading, gpus: int, work: Work) -> Row:
+    config, machine, one = asked.config, asked.machine, work.rehearsal
+    scale = work.scale / gpus  # a rank's batch to the rehearsed one
+    kept = kept_by(config, asked.sizes.classes, asked.sizes.target, gpus)
+    load = Load(counted, kept, read, gathered=_gathered(config, work, scale))
+    kinds = ((work.warm_steps, one.warm), (work.adapting_steps, one.adapting))
+    parts: dict[str, float] = {}
+    for steps, kind in kinds:
+        _add(parts, step_seconds(load, kind, scale, machine, gpus).parts(), steps)
+    training = sum(parts.values())
+    local = dataclasses.replace(config, train=dataclasses.replace(
+        config.train, batch_size=max(1, work.batch // gpus)))  # fmt: skip
+    size = eval_batch_size(local)
+    batch = looking_seconds(load, size, machine)
+    evaluation = batch.seconds * work.looked_at / size / gpus
+    looking = {
+        "decode" if name == "decode" else "evaluation": seconds for name, seconds in batch.parts().items() if seconds
+    }
+    _add(parts, looking, work.looked_at / size / gpus)
+    whole = training + evaluation
+    memory = memory_of(config, counted, kept, one.adapting, scale, gpus, size, machine.half,
+                       "cuda" if machine.gpu else "cpu")  # fmt: skip
+    rate = work.shown / training
+    return Row(
+        gpus, work.batch, work.plan.max_steps, rate, whole / 3600, training / 3600, evaluation / 3600,
+        max(parts, key=lambda name: parts[name]), {name: part / whole for name, part in parts.items()},
+        1000 * training / work.plan.max_steps, memory, sum(memory.values()) <= machine.card.memory, rate * read.bytes,
+    )  # fmt: skip
+
+
+def _add(total: dict[str, float], parts: Mapping[str, float], times: float) -> None:
+    for name, seconds in parts.items():
+        total[name] = total.get(name, 0.0) + times * seconds
+
+
+def _gathered(config: Config, work: Work, scale: float) -> float:
+    """Bytes of images that a rank shows the others, where the base model mixes those of all ranks."""
+    if "second view" not in base_of(config.method.base).needs:
+        return 0.0
+    mixed = max(call.rows for call in work.rehearsal.adapting.calls if call.rows)
+    return 4 * 3 * config.data.preprocessing.crop**2 * scale * mixed
+
+
+def as_json(planned: Planned, assumptions: Sequence[str]) -> dict[str, Any]:
+    """For programs."""
+    asked, work, one = planned.asked, planned.work, planned.work.rehearsal
+    return {
+        "data": asked.config.data.name,
+        "images": dataclasses.asdict(asked.sizes),
+        "network": asked.config.network.name,
+        "crop": asked.config.data.preprocessing.crop,
+        "method": asked.config.method.name,
+        "base": asked.config.method.base,
+        "setting": asked.config.data.setting,
+        "card": asked.card.name,
+        "precision": "half" if asked.machine.half else "float32",
+        "flops_per_image": planned.counted.flops,
+        "parameters": planned.counted.parameters,
+        "passes_per_step": {"warm-up": one.warm.passes, "adapting": one.adapting.passes},
+        "passes": {"training": work.trained, "evaluation": work.evaluated, "start": work.started},
+        "cache": {"used": asked.cache, "bytes": planned.cache},
+        "rows": [dataclasses.asdict(row) for row in planned.rows],
+        "assumptions": list(assumptions),
+    }
