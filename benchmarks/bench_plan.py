@@ -19,11 +19,12 @@ import fastget
 from fastget.config import make_config
 from fastget.networks.counted import count_network
 from fastget.networks.preprocessing import filled
+from fastget.planning.counts import method_without_content
 from fastget.planning.measure import Slower, cpu_machine, measure, picture
 from fastget.planning.memory import kept_by
 from fastget.planning.model import Load, step_seconds
 from fastget.planning.reading import Stored, reading
-from fastget.planning.rehearsal import rehearse
+from fastget.training.passes import kind_of
 
 PROMISED = (0.75, 1.33)
 SIDE, IMAGES = 500, 24
@@ -94,7 +95,7 @@ def predicted(case: Case, calibrate: bool) -> tuple[float, float]:
     machine = cpu_machine(config, slower)
     counted = count_network(config.network, case.classes, config.data.preprocessing.crop)
     assert counted is not None
-    kind = rehearse(config, case.classes, warm=True).adapting
+    kind = kind_of(config, method_without_content(config, case.classes, IMAGES), config.data.setting == "ssda")
     read = reading(config, (case.stored,), "off", None)
     step = step_seconds(Load(counted, kept_by(config, case.classes, IMAGES, 1), read), kind, 1.0, machine, 1)
     return step.network + machine.slower_reading * kind.shown * read.cpu, step.seconds

@@ -17,9 +17,9 @@ from pathlib import Path
 from fastget import bases, methods
 from fastget.archive.plots import Dot
 from fastget.archive.record import Record, read_all
-from fastget.archive.statistics import Figure, cell, counted, markdown, marks, words
+from fastget.archive.statistics import Figure, cell, markdown, marks, words
 from fastget.common.files import write_atomically
-from fastget.common.text import nearest
+from fastget.common.text import counted, nearest
 
 BASELINE = "source-only"
 LEGEND = (

@@ -35,10 +35,6 @@ def words(metric: Metric) -> str:
     return metric.replace("_", " ")
 
 
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def metric_of(data: str) -> Metric:
     """The data set's own, where it is known."""
     return DATA_SETS[data].metric if data in DATA_SETS else "mean_class_accuracy"

@@ -25,6 +25,13 @@ Need = Literal[
 ]
 
 
+class Call(NamedTuple):
+    """Images through the network."""
+
+    rows: int
+    learned: bool  # from: a backward pass goes through it too
+
+
 class Step(NamedTuple):
     """What a step trains on, and where in the run it stands."""
 
@@ -86,10 +93,16 @@ class Base(nn.Module):
         self.network, self.method, self.config = network, method, config
         self.label_smoothing, self.timer = label_smoothing, timer
 
-    def passes(self, labelled: int, target: int, learned: int, again: bool = False) -> int:
-        """Image passes of a step, counted before it is made: of so many labelled images and target images, where one
-        that is learned from counts as `learned`; and whether the method looks at the target's again."""
-        return learned * (labelled + target) + (target if again else 0)
+    @classmethod
+    def calls(cls, source: int, target: int, shots: int) -> tuple[Call, ...]:
+        """What a step sends through the network, counted before it is made: of so many source images, target images
+        and labelled target images."""
+        return tuple(Call(rows, True) for rows in (source, target + shots) if rows)
+
+    @classmethod
+    def calls_again(cls, target: int) -> tuple[Call, ...]:
+        """And where the method looks at the target's images once more."""
+        return (Call(target, False),)
 
     def parts(self, step: Step) -> tuple[Step, ...]:
         """What the optimizer takes a step each for: all at once, or, for a method that asks for it, its term alone."""

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastget.bases.base import SECOND_LOOK, Base, Losses, Need, Step, widened
+from fastget.bases.base import SECOND_LOOK, Base, Call, Losses, Need, Step, widened
 from fastget.bases.settings import MixMatch as Settings
 from fastget.common.ranks import global_rows, this_rank
 from fastget.methods.base import Seen, Term
@@ -55,9 +55,14 @@ class MixMatch(Base):
             return Losses(loss, source, logged={"loss_target": squared})
         return Losses(loss, source, seen, Term(squared, kept=kept))
 
-    def passes(self, labelled: int, target: int, learned: int, again: bool = False) -> int:
+    @classmethod
+    def calls(cls, source: int, target: int, shots: int) -> tuple[Call, ...]:
         """Both views are looked at for the guess, and learned from when they are mixed."""
-        return learned * (labelled + 2 * target) + 2 * target * (2 if again else 1)
+        return (*cls.calls_again(target), Call(source + shots + 2 * target, True))
+
+    @classmethod
+    def calls_again(cls, target: int) -> tuple[Call, ...]:
+        return (Call(target, False),) * 2
 
     @torch.no_grad()
     def views(self, step: Step, what: str) -> tuple[Seen, Seen]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fastget.archive.statistics import counted
 from fastget.commands.compare import positive
 from fastget.commands.train import SHORTHANDS
+from fastget.common.text import counted
 from fastget.config import parse_pairs, parse_settings
 from fastget.studies.reproduce.plan import RECIPES, Reproduction, choose_tasks
 from fastget.studies.reproduce.recipe import read_table, table_names

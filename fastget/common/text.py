@@ -13,6 +13,11 @@ def and_more(items: Sequence[object], most: int = 5) -> str:
     return head if len(items) <= most else f"{head} and {len(items) - most:,} more"
 
 
+def counted(number: int, what: str) -> str:
+    """`1 run`, `3 runs`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def close_matches(word: str, words: Iterable[str], most: int = 1, cutoff: float = 0.4) -> list[str]:
     """What someone who wrote `word` may have meant, the likeliest first."""
     return difflib.get_close_matches(word, list(words), n=most, cutoff=cutoff)

@@ -30,6 +30,7 @@ Need = Literal[
 Extra = Literal[
     "whole target",  # `start` asks for all of it
     "whole source",  # and for the source's means
+    "each epoch",  # `start_epoch` asks for the whole target
     "second look",  # after_step calls `again`
 ]
 

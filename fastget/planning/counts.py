@@ -1,11 +1,20 @@
-"""Images of both domains, as published or given, as the setting leaves them. No torch here."""
+"""What a planned run has to do: images of both domains, as published or given, as the setting leaves them; its passes
+on any number of GPUs."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
 
 from fastget.config import Config
 from fastget.data.datasets import DATA_SETS
+from fastget.methods import method_of
+from fastget.methods.base import Method, Task
+from fastget.training.build import shots_of
+from fastget.training.passes import Passes, passes_of, plan_of
 
 
 @dataclass(frozen=True)
@@ -16,6 +25,12 @@ class Sizes:
     target: int  # without labels
     labelled_target: int
     classes: int
+
+    @property
+    def lists(self) -> dict[str, int]:
+        """By role, as a run has them."""
+        lists = {"source": self.source, "target": self.target}
+        return {**lists, "labelled_target": self.labelled_target} if self.labelled_target else lists
 
     @property
     def stored(self) -> int:
@@ -54,3 +69,36 @@ def in_setting(config: Config, target: int, classes: int) -> int:
     if data.setting == "pda":
         target = target * (data.pda_classes or classes // 2) // classes
     return round(target * (1 + data.imbalanced_keep) / 2) if data.imbalanced else target
+
+
+def method_without_content(config: Config, classes: int, target: int) -> Method:
+    """The method for so many target images, without memory behind its tensors."""
+    with torch.device("meta"):
+        task = Task(classes, config.network.bottleneck_dim, target, config.data.setting)
+        return method_of(config.method.name)(config.own, task)
+
+
+def passes_on(config: Config, sizes: Sizes) -> Passes:
+    """Of a run on images so many."""
+    method = method_without_content(config, sizes.classes, sizes.target)
+    return passes_of(config, method, plan_of(config, sizes.lists), sizes.lists)
+
+
+def on_gpus(config: Config, sizes: Sizes, gpus: Sequence[int], fixed: bool) -> dict[int, Config]:
+    """By number of GPUs, the run there. The batch grows with them, and the steps become fewer, unless it is fixed: then
+    a number that does not divide it is left out."""
+    if not fixed:
+        return {count: _grown(config, count) for count in gpus}
+    shots = shots_of(config.train.batch_size) if sizes.labelled_target else 0
+    return {count: config for count in gpus if config.train.batch_size % count == shots % count == 0}
+
+
+def _grown(config: Config, times: int) -> Config:
+    """With a batch so many times as large. A length in steps is one in images: so many times fewer."""
+    train = config.train
+    fewer = {
+        name: max(1, round(value / times)) if value else value
+        for name in ("max_steps", "warmup_steps", "eval_every", "checkpoint_every")
+        if (value := getattr(train, name)) is not None
+    }
+    return dataclasses.replace(config, train=dataclasses.replace(train, **fewer, batch_size=times * train.batch_size))

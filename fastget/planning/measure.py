@@ -24,16 +24,18 @@ from PIL import Image
 from fastget.common.files import write_atomically
 from fastget.config import Config
 from fastget.data.lists import ImageList
+from fastget.data.protocols import Domains
 from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler
 from fastget.loading.stream import Stream
 from fastget.networks.counted import count_network
 from fastget.planning.cards import CPU, Card
+from fastget.planning.counts import method_without_content
 from fastget.planning.memory import kept_by
 from fastget.planning.model import Load, Machine, looking_seconds, step_seconds
 from fastget.planning.reading import Reading, Stored, reading
-from fastget.planning.rehearsal import random_domains, rehearse
 from fastget.training.engine import Engine
+from fastget.training.passes import kind_of
 
 FILE = "plan.json"
 CORE_FLOPS, CORE_BANDWIDTH = 125e9, 18e9  # of a core, where nothing is measured: float32, of an AVX-512 server's
@@ -140,20 +142,20 @@ def _measure_steps(config: Config, classes: int, machine: Machine) -> Slower:
     """Steps of the run, after the warm-up, on random images that cost nothing to make."""
     counted = count_network(config.network, classes, config.data.preprocessing.crop)
     assert counted is not None, "the caller has counted it"
-    whole = rehearse(config, classes, warm=False)
-    load = Load(counted, kept_by(config, classes, config.train.batch_size, 1), Reading(0.0, 0.0, 0.0))
-    expected = step_seconds(load, whole.adapting, 1.0, machine, 1).seconds
     batch = config.train.batch_size
+    whole = kind_of(config, method_without_content(config, classes, batch), config.data.setting == "ssda")
+    load = Load(counted, kept_by(config, classes, batch, 1), Reading(0.0, 0.0, 0.0))
+    expected = step_seconds(load, whole, 1.0, machine, 1).seconds
     if expected > LONGEST:
         batch = min(batch, max(LEAST, round(batch * LONGEST / expected)))
     short = _short(config, batch)
-    engine = Engine(short, 0, random_domains(short, classes, 2 * batch, features=False), torch.device("cpu"))
+    engine = Engine(short, 0, nameless(short, classes, 2 * batch), torch.device("cpu"))
     training = _timed_steps(engine)
     start = _clock()
     engine.evaluate()
     looked = (_clock() - start) / len(engine.target)
     scale = batch / config.train.batch_size
-    modelled = step_seconds(load, whole.adapting, scale, machine, 1).network
+    modelled = step_seconds(load, whole, scale, machine, 1).network
     size = min(len(engine.target), engine.loaders.evaluation.stream.sampler.batch_size)
     return Slower(training / modelled, looked * size / looking_seconds(load, size, machine).network)
 
@@ -187,6 +189,17 @@ def _short(config: Config, batch: int) -> Config:
         data=dataclasses.replace(config.data, loader="synthetic"),
         network=dataclasses.replace(config.network, weights="none"),
     )
+
+
+def nameless(config: Config, classes: int, images: int) -> Domains:
+    """Two domains, of names of images that nobody opens."""
+    names = tuple(f"class {c}" for c in range(classes))
+
+    def made(role: str, size: int) -> ImageList:
+        return ImageList(role, Path(), [str(i) for i in range(size)], np.arange(size) % classes, names)
+
+    shots = made("labelled_target", max(images // 2, classes)) if config.data.setting == "ssda" else None
+    return Domains(made("source", images + 1), made("target", images), shots)
 
 
 def _measure_reading(config: Config, stored: tuple[Stored, Stored]) -> float:

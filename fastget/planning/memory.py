@@ -12,12 +12,11 @@ from fastget.bases import base_of
 from fastget.common.timing import UNTIMED
 from fastget.config import Config
 from fastget.loading.loader import AHEAD
-from fastget.methods import method_of
-from fastget.methods.base import Task
 from fastget.networks.counted import Counted
 from fastget.networks.network import Network
-from fastget.planning.rehearsal import Kind
+from fastget.planning.counts import method_without_content
 from fastget.training.cost import bytes_of
+from fastget.training.passes import Kind
 
 CONTEXT = {"cuda": 1.1 * 2**30, "cpu": 0.45 * 2**30}  # the driver's, libraries' and their workspaces
 
@@ -32,10 +31,9 @@ class Kept:
 
 def kept_by(config: Config, classes: int, target: int, ranks: int) -> Kept:
     """Built without content, for a rank's share of the target: memories of every target image are shared."""
-    task = Task(classes, config.network.bottleneck_dim, math.ceil(target / ranks), config.data.setting)
+    method = method_without_content(config, classes, math.ceil(target / ranks))
     with torch.device("meta"):
-        method = method_of(config.method.name)(config.own, task)
-        network = Network(nn.Identity(), 1, classes, task.feature_dim, norm=False)
+        network = Network(nn.Identity(), 1, classes, config.network.bottleneck_dim, norm=False)
         model = base_of(config.method.base)(network, method, 0.0, UNTIMED, config.base)
     learned = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in network.parameters())
     return Kept(learned, bytes_of(method))
@@ -43,13 +41,13 @@ def kept_by(config: Config, classes: int, target: int, ranks: int) -> Kept:
 
 def memory_of(config: Config, counted: Counted, kept: Kept, step: Kind, scale: float, ranks: int, evaluated: int,
               half: bool, device: str) -> dict[str, float]:  # fmt: skip
-    """Bytes by what they are for. `scale`: a rank's batch to the rehearsed one; `evaluated`: images of a batch there.
+    """Bytes by what they are for. `scale`: a rank's batch to the whole one; `evaluated`: images of a batch there.
     The images of a step are counted as if all were kept until its end, which is an upper bound for an own step."""
     frozen = config.optim.backbone_lr_scale == 0
     learned = kept.parameters + (counted.head_parameters if frozen else counted.parameters)
     size = 2 if half else 4
     trained, looked = (
-        scale * sum(call.rows for call in step.calls if call.trained is wanted) for wanted in (True, False)
+        scale * sum(call.rows for call in step.calls if call.learned is wanted) for wanted in (True, False)
     )
     back = trained * (size * counted.saved + counted.saved_bytes) + 2 * size * counted.largest * trained
     forward = 3 * size * counted.largest * max(looked, evaluated)

@@ -12,12 +12,13 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fastget.bases.base import Call
 from fastget.networks.counted import Counted
 from fastget.planning.cards import Card
 from fastget.planning.memory import Kept
 from fastget.planning.reading import Reading
-from fastget.planning.rehearsal import Call, Kind
 from fastget.training.cost import LEARNED, LOOKED_AT
+from fastget.training.passes import Kind
 
 COMPUTE, TRAFFIC = 0.7, 0.7  # shares of a card's peaks: fitted to A100, V100 and T4
 LAUNCH = 4e-6  # seconds at least of an operation on a card
@@ -90,7 +91,7 @@ def forward_seconds(counted: Counted, images: float, machine: Machine) -> float:
 def calls_seconds(counted: Counted, calls: tuple[Call, ...], scale: float, machine: Machine) -> float:
     """Forward and backward."""
     return sum(
-        (LEARNED if call.trained else LOOKED_AT) * forward_seconds(counted, scale * call.rows, machine)
+        (LEARNED if call.learned else LOOKED_AT) * forward_seconds(counted, scale * call.rows, machine)
         for call in calls
     )
 
@@ -105,9 +106,9 @@ class Load(NamedTuple):
 
 
 def step_seconds(load: Load, kind: Kind, scale: float, machine: Machine, ranks: int) -> Step:
-    """A step of training, of a batch `scale` times the rehearsed one."""
+    """A step of training, of a batch `scale` times the run's."""
     counted, kept = load.counted, load.kept
-    trained = any(call.trained for call in kind.calls)  # else the backbone is frozen
+    trained = any(call.learned for call in kind.calls)  # else the backbone is frozen
     learned = kept.parameters + (counted.parameters if trained else counted.head_parameters)
     network = calls_seconds(counted, kind.calls, scale, machine)
     backward = network * (1 - LOOKED_AT / LEARNED) if trained else 0.0
@@ -115,7 +116,7 @@ def step_seconds(load: Load, kind: Kind, scale: float, machine: Machine, ranks: 
     rows = scale * ranks * max(call.rows for call in kind.calls)
     memory = kept.memory / machine.bandwidth + rows * kept.memory / 2 / (COMPUTE * machine.card.single)
     operations = len(counted.operations)
-    calls = sum(LEARNED if call.trained else LOOKED_AT for call in kind.calls)
+    calls = sum(LEARNED if call.learned else LOOKED_AT for call in kind.calls)
     host = HOST_OPERATION * operations * calls + kind.parts * HOST_STEP
     network = machine.slower * (network + optimizer + memory + (0 if machine.gpu else kind.parts * HOST_STEP))
     decode, shares = decode_seconds(scale * kind.shown, load.reading, machine)

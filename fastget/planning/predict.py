@@ -11,12 +11,12 @@ from fastget.bases import base_of
 from fastget.config import Config
 from fastget.networks.counted import Counted, count_network
 from fastget.planning.cards import Card
-from fastget.planning.counts import Sizes
+from fastget.planning.counts import Sizes, on_gpus, passes_on
 from fastget.planning.memory import kept_by, memory_of
 from fastget.planning.model import Load, Machine, looking_seconds, step_seconds
 from fastget.planning.reading import Cache, Reading, Stored, cache_bytes, reading
-from fastget.planning.work import Work, works
 from fastget.training.build import eval_batch_size
+from fastget.training.passes import Passes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Row:
+class PlanRow:
     """A number of GPUs."""
 
     gpus: int
@@ -63,9 +63,9 @@ class Planned:
 
     asked: Asked
     counted: Counted
-    work: Work  # of the first row
+    passes: Passes  # of the first row
     reading: Reading
-    rows: list[Row]
+    rows: list[PlanRow]
     cache: dict[str, int]  # bytes by format
 
 
@@ -75,45 +75,43 @@ def predict(asked: Asked) -> Planned:
     counted = count_network(config.network, sizes.classes, config.data.preprocessing.crop)
     if counted is None:
         raise ValueError(f"network.name={config.network.name} has an operation that cannot be counted without content")
-    found = works(config, sizes, list(asked.gpus), asked.fixed)
+    found = on_gpus(config, sizes, asked.gpus, asked.fixed)
     if not found:
         raise ValueError(
             f"a fixed batch of {config.train.batch_size} cannot be shared evenly by {', '.join(map(str, asked.gpus))} "
             "GPUs: choose other numbers by --gpus, or a multiple of them by train.batch_size"
         )
     read = reading(config, asked.stored, asked.cache, asked.card if asked.machine.gpu else None)
-    rows = [_row(asked, counted, read, count, work) for count, work in found.items()]
+    passes = {count: passes_on(run, sizes) for count, run in found.items()}
+    rows = [_row(asked, found[count], counted, read, count, one) for count, one in passes.items()]
     cache = cache_bytes(sizes.stored, config.data.preprocessing.resize)
-    return Planned(asked, counted, next(iter(found.values())), read, rows, cache)
+    return Planned(asked, counted, next(iter(passes.values())), read, rows, cache)
 
 
-def _row(asked: Asked, counted: Counted, read: Reading, gpus: int, work: Work) -> Row:
-    config, machine, one = asked.config, asked.machine, work.rehearsal
-    scale = work.scale / gpus  # a rank's batch to the rehearsed one
+def _row(asked: Asked, config: Config, counted: Counted, read: Reading, gpus: int, passes: Passes) -> PlanRow:
+    machine, batch, share = asked.machine, config.train.batch_size, 1 / gpus
     kept = kept_by(config, asked.sizes.classes, asked.sizes.target, gpus)
-    load = Load(counted, kept, read, gathered=_gathered(config, work, scale))
-    kinds = ((work.warm_steps, one.warm), (work.adapting_steps, one.adapting))
+    load = Load(counted, kept, read, gathered=share * _mixed(config, passes))
     parts: dict[str, float] = {}
-    for steps, kind in kinds:
-        _add(parts, step_seconds(load, kind, scale, machine, gpus).parts(), steps)
+    for steps, kind in ((passes.warm_steps, passes.warm), (passes.adapting_steps, passes.adapting)):
+        _add(parts, step_seconds(load, kind, share, machine, gpus).parts(), steps)
     training = sum(parts.values())
-    local = dataclasses.replace(config, train=dataclasses.replace(
-        config.train, batch_size=max(1, work.batch // gpus)))  # fmt: skip
+    local = dataclasses.replace(config, train=dataclasses.replace(config.train, batch_size=max(1, batch // gpus)))
     size = eval_batch_size(local)
-    batch = looking_seconds(load, size, machine)
-    evaluation = batch.seconds * work.looked_at / size / gpus
+    look, times = looking_seconds(load, size, machine), passes.looked_at / size / gpus
+    evaluation = look.seconds * times
     looking = {
-        "decode" if name == "decode" else "evaluation": seconds for name, seconds in batch.parts().items() if seconds
+        "decode" if name == "decode" else "evaluation": seconds for name, seconds in look.parts().items() if seconds
     }
-    _add(parts, looking, work.looked_at / size / gpus)
-    whole = training + evaluation
-    memory = memory_of(config, counted, kept, one.adapting, scale, gpus, size, machine.half,
+    _add(parts, looking, times)
+    whole, steps = training + evaluation, passes.plan.max_steps
+    memory = memory_of(config, counted, kept, passes.adapting, share, gpus, size, machine.half,
                        "cuda" if machine.gpu else "cpu")  # fmt: skip
-    rate = work.shown / training
-    return Row(
-        gpus, work.batch, work.plan.max_steps, rate, whole / 3600, training / 3600, evaluation / 3600,
+    rate = passes.shown / training
+    return PlanRow(
+        gpus, batch, steps, rate, whole / 3600, training / 3600, evaluation / 3600,
         max(parts, key=lambda name: parts[name]), {name: part / whole for name, part in parts.items()},
-        1000 * training / work.plan.max_steps, memory, sum(memory.values()) <= machine.card.memory, rate * read.bytes,
+        1000 * training / steps, memory, sum(memory.values()) <= machine.card.memory, rate * read.bytes,
     )  # fmt: skip
 
 
@@ -122,17 +120,16 @@ def _add(total: dict[str, float], parts: Mapping[str, float], times: float) -> N
         total[name] = total.get(name, 0.0) + times * seconds
 
 
-def _gathered(config: Config, work: Work, scale: float) -> float:
-    """Bytes of images that a rank shows the others, where the base model mixes those of all ranks."""
+def _mixed(config: Config, passes: Passes) -> float:
+    """Bytes of a step's images that ranks show one another, where the base model mixes those of all."""
     if "second view" not in base_of(config.method.base).needs:
         return 0.0
-    mixed = max(call.rows for call in work.rehearsal.adapting.calls if call.rows)
-    return 4 * 3 * config.data.preprocessing.crop**2 * scale * mixed
+    return 4 * 3 * config.data.preprocessing.crop**2 * max(call.rows for call in passes.adapting.calls)
 
 
 def as_json(planned: Planned, assumptions: Sequence[str]) -> dict[str, Any]:
     """For programs."""
-    asked, work, one = planned.asked, planned.work, planned.work.rehearsal
+    asked, passes = planned.asked, planned.passes
     return {
         "data": asked.config.data.name,
         "images": dataclasses.asdict(asked.sizes),
@@ -145,8 +142,8 @@ def as_json(planned: Planned, assumptions: Sequence[str]) -> dict[str, Any]:
         "precision": "half" if asked.machine.half else "float32",
         "flops_per_image": planned.counted.flops,
         "parameters": planned.counted.parameters,
-        "passes_per_step": {"warm-up": one.warm.passes, "adapting": one.adapting.passes},
-        "passes": {"training": work.trained, "evaluation": work.evaluated, "start": work.started},
+        "passes_per_step": {"warm-up": passes.first.passes, "adapting": passes.adapting.passes},
+        "passes": {"training": passes.training, "evaluation": passes.evaluation, "start": passes.start},
         "cache": {"used": asked.cache, "bytes": planned.cache},
         "rows": [dataclasses.asdict(row) for row in planned.rows],
         "assumptions": list(assumptions),

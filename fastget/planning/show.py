@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fastget.data.datasets import DATA_SETS
 from fastget.planning import model, reading
-from fastget.planning.predict import Planned, Row
+from fastget.planning.predict import Planned, PlanRow
 
 GIB = 2**30
 
@@ -24,21 +24,22 @@ def show(planned: Planned, assumptions: list[str], console: Console) -> None:
 
 def heading(planned: Planned) -> list[str]:
     """What is planned, and what there is to do."""
-    asked, work = planned.asked, planned.work
+    asked, passes = planned.asked, planned.passes
     config, sizes = asked.config, asked.sizes
     known = DATA_SETS.get(config.data.name)
     what = known.title if known else config.data.name
     labelled = f" and {sizes.labelled_target:,} labelled ones" if sizes.labelled_target else ""
     side = config.data.preprocessing.crop
-    total = work.trained + work.looked_at
+    total = passes.total
     return [
         f"{what}, {config.data.setting}: {sizes.source:,} source images, {sizes.target:,} target images{labelled}, "
         f"{sizes.classes:,} classes",
         f"{config.title}, {config.network.name} at {side} pixels: {planned.counted.flops / 1e9:,.2f} GFLOP an image, "
-        f"{planned.counted.parameters / 1e6:,.1f} M parameters, {work.rehearsal.adapting.passes:,.0f} image passes a "
+        f"{planned.counted.parameters / 1e6:,.1f} M parameters, {passes.adapting.passes:,} image passes a "
         f"step of {config.train.batch_size} images a domain",
-        f"{total:,.0f} image passes: training {work.trained:,.0f} ({work.trained / total:.0%}), the method's start "
-        f"{work.started:,} ({work.started / total:.0%}), evaluation {work.evaluated:,} ({work.evaluated / total:.0%})",
+        f"{total:,} image passes: training {passes.training:,} ({passes.training / total:.0%}), the method's start "
+        f"{passes.start:,} ({passes.start / total:.0%}), evaluation {passes.evaluation:,} "
+        f"({passes.evaluation / total:.0%})",
     ]
 
 
@@ -54,7 +55,7 @@ def table_of(planned: Planned) -> Table:
     return table
 
 
-def cells(row: Row, room: float) -> list[str]:
+def cells(row: PlanRow, room: float) -> list[str]:
     rate = f"{row.images_per_second:,.0f}" if row.images_per_second >= 100 else f"{row.images_per_second:.3g}"
     memory = f"{sum(row.memory.values()) / GIB:.1f} GiB" + ("" if row.fits else f" > {room / GIB:.0f}")
     bound = f"{row.bound} {row.parts[row.bound]:.0%}"

@@ -22,7 +22,6 @@ from fastget.archive.statistics import (
     Mark,
     Metric,
     cell,
-    counted,
     markdown,
     marks,
     over_seeds,
@@ -32,6 +31,7 @@ from fastget.archive.statistics import (
     words,
     write_lines,
 )
+from fastget.common.text import counted
 from fastget.config.combinations import title_of
 from fastget.studies.jobs import Job, Outcome
 from fastget.studies.outcomes import not_run, state, values, verdicts

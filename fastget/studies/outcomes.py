@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastget.archive.statistics import METRICS, Metric, counted
+from fastget.archive.statistics import METRICS, Metric
 from fastget.common import files
+from fastget.common.text import counted
 from fastget.config.combinations import title_of
 from fastget.studies.jobs import Job, Outcome
 

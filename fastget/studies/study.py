@@ -13,11 +13,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fastget.archive.statistics import METRICS, Metric, counted, metric_of
+from fastget.archive.statistics import METRICS, Metric, metric_of
 from fastget.common.errors import Interrupted, RunFailed
 from fastget.common.files import write_atomically
 from fastget.common.lock import held
-from fastget.common.text import nearest
+from fastget.common.text import counted, nearest
 from fastget.config import Config, every_section, fields_of, make_config, parse_settings
 from fastget.studies.jobs import Job, Outcome, Pool, find_slots
 from fastget.studies.outcomes import title, verdict, write_csv

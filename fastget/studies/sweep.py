@@ -24,7 +24,6 @@ from fastget.archive.statistics import (
     Figure,
     Metric,
     cell,
-    counted,
     markdown,
     marks,
     over_seeds,
@@ -34,6 +33,7 @@ from fastget.archive.statistics import (
     write_lines,
 )
 from fastget.common.fields import types_of
+from fastget.common.text import counted
 from fastget.config import describe_type, every_section, parse_settings
 from fastget.studies.jobs import Job, Outcome
 from fastget.studies.outcomes import not_run, state, values

@@ -38,9 +38,8 @@ from fastget.runs.sinks.tensorboard import Board
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, Summary, over_seeds
 from fastget.training.build import task_of
 from fastget.training.engine import Engine, refuse_other_settings
-from fastget.training.full import full_run
 from fastget.training.loop import Loop
-from fastget.training.passes import planned
+from fastget.training.passes import full_run, planned
 from fastget.training.profiling import Profile
 
 
@@ -250,7 +249,8 @@ def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
         if not loop.display.quiet:
             show_classes(loop.display.console, found, made_of(engine.target.name), rows=ROWS if job.alone else 0)
             if engine.config.train.preset != "none":
-                loop.display.console.print(full_run(loop), highlight=False, markup=False, soft_wrap=True)
+                text = full_run(engine, *loop.clock.speed())
+                loop.display.console.print(text, highlight=False, markup=False, soft_wrap=True)
     ranks.barrier()
     return summary, loop.stop_after
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from fastget.config import NetworkConfig
 from fastget.networks.counted import count_network
 from fastget.planning.cards import CARDS, card_of, found_by
-from fastget.planning.counts import sizes_of
+from fastget.planning.counts import method_without_content, passes_on, sizes_of
 from fastget.planning.memory import CONTEXT, kept_by, memory_of
 from fastget.planning.model import Machine, exchange, forward_seconds, hidden_rest
 from fastget.planning.reading import cache_bytes
-from fastget.planning.rehearsal import rehearse
 from fastget.planning.show import assumptions
-from fastget.planning.work import works
+from fastget.training.passes import Kind, kind_of
 from tests.planning.support import GPUS, config_of, plan
 from tests.support import PAIRS, fitting
 
@@ -27,20 +27,20 @@ def test_visda_by_hand() -> None:
     config = config_of(network__name="resnet50")
     sizes = sizes_of(config, None, None)
     assert (sizes.source, sizes.target, sizes.classes) == (152_397, 55_388, 12)
-    work = works(config, sizes, [1], fixed=False)[1]
+    work = passes_on(config, sizes)
     assert work.plan.max_steps == 152_397 // 36 == 4_233
     warm = round(0.3 * 4_233)
     assert work.warm_steps == warm
-    assert work.trained == 3 * 36 * (warm + 2 * (4_233 - warm))
+    assert work.training == 3 * 36 * (warm + 2 * (4_233 - warm))
     assert work.shown == 36 * warm + 72 * (4_233 - warm)
-    assert work.started == 152_397 + 55_388  # the target's start, and the source's means
-    assert work.evaluated == 10 * 4_096 + 55_388  # every 423 steps, which leaves an eleventh for the rest
+    assert work.start == 152_397 + 55_388  # the target's start, and the source's means
+    assert work.evaluation == 10 * 4_096 + 55_388  # every 423 steps, which leaves an eleventh for the rest
 
 
 @pytest.mark.parametrize(("images", "each"), [(1_000, 1_000), (100_000, 55_388), (0, 55_388)])
 def test_evaluations_are_of_as_many_images_as_asked_for(images: int, each: int) -> None:
     config = config_of(train__eval_images=images)
-    assert works(config, sizes_of(config, None, None), [1], fixed=False)[1].evaluated == 10 * each + 55_388
+    assert passes_on(config, sizes_of(config, None, None)).evaluation == 10 * each + 55_388
     said = " ".join(assumptions(plan(gpus=[1], train__eval_images=images), ""))
     assert f"before the last is of {each:,} target images" in said
 
@@ -59,21 +59,27 @@ def test_settings_thin_the_target() -> None:
         ("source-only", "plain", 3 * 6, 1),
         ("get", "plain", 3 * 12, 2),
         ("get", "cdan", 3 * 12, 2),
-        ("get", "mixmatch", 3 * 18 + 12, 3),  # two views are looked at, and mixed with the source
+        ("get", "mixmatch", 3 * 18 + 12, 1),  # two views are looked at, and mixed with the source
         ("mme", "plain", 3 * (6 + 2) + 3 * 4, 3),  # ssda: a step for the labelled images, one for the others
     ],
 )
-def test_a_step_is_counted_by_rehearsing_it(method: str, base: str, passes: int, calls: int) -> None:
-    config = config_of(train__batch_size=6, **fitting(method, base))
-    kind = rehearse(config, 3, warm=False).adapting
-    assert (kind.passes, len(kind.calls), kind.parts) == (passes, calls, 2 if method == "mme" else 1)
+def test_a_step_is_counted_without_making_it(method: str, base: str, passes: int, calls: int) -> None:
+    kind = kind_in(**fitting(method, base))
+    assert (kind.passes, sum(call.learned for call in kind.calls), kind.parts) == (
+        passes, calls, 2 if method == "mme" else 1
+    )  # fmt: skip
+
+
+def kind_in(started: bool = True, **settings: Any) -> Kind:
+    """A step of batches of 6, of 3 classes."""
+    config = config_of(train__batch_size=6, **settings)
+    return kind_of(config, method_without_content(config, 3, 12), config.data.setting == "ssda", started)
 
 
 def test_a_second_look_and_a_frozen_backbone_are_seen() -> None:
-    looked = config_of(method__name="atdoc-nc", train__batch_size=6, **{"atdoc-nc.second_look": True})
-    assert rehearse(looked, 3, warm=False).adapting.passes == 3 * 12 + 6
-    frozen = config_of(train__batch_size=6, optim__backbone_lr_scale=0.0)
-    assert rehearse(frozen, 3, warm=True).adapting.passes == 12
+    assert kind_in(method__name="atdoc-nc", **{"atdoc-nc.second_look": True}).passes == 3 * 12 + 6
+    assert kind_in(optim__backbone_lr_scale=0.0).passes == 12
+    assert kind_in(started=False).passes == 3 * 6
 
 
 @pytest.mark.parametrize(("method", "base"), [pair for pair in PAIRS if pair[1] == "plain"])
@@ -105,7 +111,7 @@ def test_hours_grow_with_epochs_and_images() -> None:
 
 def test_a_hundred_million_images() -> None:
     made = plan("h200", images=(10**8, 10**8), classes=1000, method__name="atdoc-na", train__epochs=10)
-    assert made.work.plan.max_steps == 10 * (10**8 // 36)
+    assert made.passes.plan.max_steps == 10 * (10**8 // 36)
     first, last = made.rows[0], made.rows[-1]
     assert first.memory["method"] == 10**8 * (256 + 1000) * 4
     assert not first.fits
@@ -186,7 +192,7 @@ def test_memory_by_hand() -> None:
                        train__batch_size=6)  # fmt: skip
     counted = count_network(config.network, 3, 8)
     assert counted is not None
-    kind = rehearse(config, 3, warm=False).adapting
+    kind = kind_of(config, method_without_content(config, 3, 100), ssda=False)
     kept = kept_by(config, 3, 100, 1)
     found = memory_of(config, counted, kept, kind, 1.0, 1, 12, half=False, device="cuda")
     weights = counted.parameters + kept.parameters

@@ -13,18 +13,17 @@ import torch
 
 from fastget.config import make_config
 from fastget.data.domains import load_domains
-from fastget.methods import method_of
 from fastget.networks.network import Network
+from fastget.planning.counts import passes_on, sizes_of
 from fastget.training.engine import Engine
 from fastget.training.passes import Passes, planned
-from fastget.training.schedule import make_plan
 from fastget.training.train import train
 from tests.features.support import on_features, small_store
 
 SHORT = {"train__max_steps": 7, "train__warmup_steps": 2, "train__eval_every": 3, "train__log_every": 1}
 PAIRS = [
     {"method__name": "get"},
-    {"method__name": "get", "get__prior_start": "estimate"},
+    {"method__name": "get", "get__prior": "plain", "get__prior_start": "uniform"},
     {"method__name": "atdoc-nc", "atdoc-nc__second_look": True},
     {"method__name": "get", "method__base": "mixmatch"},
     {"method__name": "atdoc-na", "atdoc-na__second_look": True, "method__base": "mixmatch"},
@@ -76,10 +75,7 @@ def visda(eval_images: int) -> Passes:
     """VisDA-2017: 152,397 source and 55,388 target images, one epoch of batches of 36, GeT as it is by default."""
     given = {"data.name": "visda2017", "train.batch_size": 36, "train.epochs": 1, "train.eval_images": eval_images}
     config = make_config(given)
-    plan = make_plan(config.train, method_of("get"), 152_397 // 36)
-    warm = plan.warmup_steps
-    training = 3 * 36 * (warm + 2 * (plan.max_steps - warm))
-    return Passes(plan, 3, training, 152_397 + 55_388, config.train.interim_images(55_388), 55_388, 0)
+    return passes_on(config, sizes_of(config, None, None))
 
 
 def test_evaluation_is_a_tenth_of_a_run_on_visda(capsys: pytest.CaptureFixture[str]) -> None:

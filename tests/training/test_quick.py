@@ -17,7 +17,7 @@ from fastget.config import make_config, presets
 from fastget.data.domains import load_domains
 from fastget.networks.preprocessing import filled
 from fastget.training.engine import Engine
-from fastget.training.full import about, operations
+from fastget.training.passes import about, operations
 from tests.pictures import write_domains
 
 SMALLER = {"train.max_steps": 4, "train.batch_size": 4, "train.eval_every": 4, "train.log_every": 1}

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fastget.archive.statistics import counted, shown
+from fastget.archive.statistics import shown
+from fastget.common.text import counted
 from fastget.studies.jobs import Job, Outcome, Slot, find_slots, look
-from fastget.studies.reproduce.forecast import forecast
+from fastget.studies.reproduce.measure import to_come
 from fastget.studies.reproduce.plan import Reproduction, plan
 from fastget.studies.slurm import AT_A_TIME
 from fastget.studies.study import Study, device_of, run_study
@@ -40,7 +41,7 @@ def reproduce(
     device = device_of(study)
     slots = find_slots(count, device) if slurm is None else [Slot({}, {})] * (count or AT_A_TIME)
     outcomes = [look(job) for job in study.jobs]
-    for line in [*describe(what, study.jobs), *forecast(outcomes, slots, measure_it=not dry and slurm is None)]:
+    for line in [*describe(what, study.jobs), *to_come(outcomes, slots, measure_it=not dry and slurm is None)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if dry:
         return 0

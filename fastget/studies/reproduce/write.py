@@ -8,8 +8,9 @@ from typing import Any
 
 from fastget.archive import record
 from fastget.archive.selections import FINAL, ORACLE
-from fastget.archive.statistics import counted, markdown, shown, words, write_lines
+from fastget.archive.statistics import markdown, shown, words, write_lines
 from fastget.common import files
+from fastget.common.text import counted
 from fastget.studies.jobs import Outcome
 from fastget.studies.outcomes import not_run
 from fastget.studies.reproduce.figures import Cell, Figures, title_of

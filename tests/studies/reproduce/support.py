@@ -12,10 +12,10 @@ from PIL import Image
 
 from fastget.commands.main import main
 from fastget.data.datasets import DATA_SETS
+from fastget.planning.forecast import Pace
 from fastget.studies import jobs
 from fastget.studies.jobs import Job, Slot
-from fastget.studies.reproduce import forecast
-from fastget.studies.reproduce.forecast import Pace
+from fastget.studies.reproduce import measure
 from tests.pictures import pixels
 
 SIDE = 16
@@ -76,7 +76,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, dies_after: int | None = No
             job.log.write_text(said.getvalue())
 
     monkeypatch.setattr(jobs.Pool, "_start", start)
-    monkeypatch.setattr(forecast, "measure", lambda job, slot: Pace(100.0, 2.0, "measured: not here"))
+    monkeypatch.setattr(measure, "measure", lambda job, slot: Pace(100.0, 2.0, "measured: not here"))
     monkeypatch.setattr(jobs, "POLL", 0.0)
     return started
 

@@ -17,7 +17,7 @@ import pytest
 
 from fastget.archive.selections import ORACLE, choices
 from fastget.commands.main import main
-from fastget.studies.reproduce import forecast
+from fastget.studies.reproduce import measure
 from fastget.studies.reproduce.figures import title_of
 from fastget.studies.reproduce.recipe import read_table
 from tests.pictures import this_fastget
@@ -152,26 +152,26 @@ def test_the_time_is_measured_by_a_short_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tree(Path("data"), "visda2017")
-    measure = forecast.measure
+    real = measure.measure
     in_this_process(monkeypatch)
     assert main(args("visda2017-uda")) == 0
     assert "nothing was measured" in capsys.readouterr().out  # four steps: a measured run has more
-    monkeypatch.setattr(forecast, "measure", measure)
+    monkeypatch.setattr(measure, "measure", real)
     assert main(args("visda2017-uda", "--out", "p", seeds="0,1,2")) == 0
     text = capsys.readouterr().out
     found = re.search(
-        r"time: about (\S+) (\w+): 1 at a time, each at (\S+) images a second, and (\S+) s for its start", text
+        r"time: about (\S+) (\w+): 1 at a time, each at (\S+) image passes a second, and (\S+) s for its start", text
     )
     assert found is not None
     assert "ms a step)" in text
     assert "(measured:" in text
-    images = float(re.findall(r", ([\d,]+) images through", text)[0].replace(",", ""))
-    told = float(found[1]) * {"s": 1, "minutes": 60}[found[2]]
-    assert told == pytest.approx(images / float(found[3].replace(",", "")) + 6 * float(found[4]), rel=0.1, abs=1)
+    passes = float(re.findall(r", ([\d,]+) image passes", text)[0].replace(",", ""))
+    told = float(found[1]) * {"s": 1, "min": 60}[found[2]]
+    assert told == pytest.approx(passes / float(found[3].replace(",", "")) + 6 * float(found[4]), rel=0.1, abs=1)
     # of a run that cannot be, the reason
     assert main([*args("visda2017-uda", "--out", "q", seeds="0,1,2"), "network.weights=gone.pt"]) == 1
     text = capsys.readouterr().out
-    assert "as the run to measure it failed:" in text
+    assert "the run to measure it failed:" in text
     assert "gone.pt" in text
 
 
