@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fastget.archive.record import Record, Row, Run, build, read_all
+from fastget.archive.record import DoneRun, Record, RecordHead, build, read_all
 from fastget.archive.statistics import Metric, metric_of
 from fastget.config.combinations import title_of
 from fastget.config.yaml_file import read_yaml
@@ -42,13 +42,13 @@ def of_compare(out: Path, data: str | None = None, metric: Metric | None = None)
     return records
 
 
-def _record(setting: str, tasks: list[list[Run]], data: str | None, metric: Metric | None) -> Record | None:
+def _record(setting: str, tasks: list[list[DoneRun]], data: str | None, metric: Metric | None) -> Record | None:
     """None if some task has no run that is done: a mean would be of other tasks than its neighbours'."""
     if not all(tasks):
         return None
     first = tasks[0][0].summary
     name = data or data_of(tasks[0][0])
-    row = Row(
+    row = RecordHead(
         data=name, setting=setting, method=first.method, base=first.base, recipe=first.recipe,
         title=title_of(first.method, first.base, first.recipe),
         metric=metric or metric_of(name.removesuffix(FEATURES)), study="compare",
@@ -65,12 +65,12 @@ def names_of(task: tuple[str, str]) -> tuple[str, str]:
     return source, target
 
 
-def _done(folder: Path, seeds: Iterable[str]) -> list[Run]:
+def _done(folder: Path, seeds: Iterable[str]) -> list[DoneRun]:
     found = [(folder / f"seed-{seed}", read_summary(folder / f"seed-{seed}")) for seed in seeds]
-    return [Run(place, summary) for place, summary in found if isinstance(summary, SeedSummary)]
+    return [DoneRun(place, summary) for place, summary in found if isinstance(summary, SeedSummary)]
 
 
-def data_of(run: Run) -> str:
+def data_of(run: DoneRun) -> str:
     """The data set's name; of features, that of the images that they are of."""
     if run.summary.data != "features":
         return run.summary.data

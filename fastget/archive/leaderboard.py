@@ -17,7 +17,7 @@ from pathlib import Path
 from fastget import bases, methods
 from fastget.archive.plots import Dot
 from fastget.archive.record import Record, read_all
-from fastget.archive.statistics import Figure, cell, markdown, marks, words
+from fastget.archive.statistics import Mean, cell, markdown, marks, words
 from fastget.common.files import write_atomically
 from fastget.common.text import counted, nearest
 
@@ -140,9 +140,9 @@ def _usual(found: Mapping[str, Record]) -> int:
     return max(one.n for one in found.values())
 
 
-def _figure(record: Record) -> Figure:
+def _figure(record: Record) -> Mean:
     assert record.ours is not None  # what has none is no record
-    return Figure(record.ours / 100, None if record.std is None else record.std / 100, record.n)
+    return Mean(record.ours / 100, None if record.std is None else record.std / 100, record.n)
 
 
 def _arrow(record: Record, below: Record) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastget.archive.statistics import Figure, Mark
+from fastget.archive.statistics import Mark, Mean
 from fastget.common.files import made_whole
 
 BEST, NEAR, OTHER, FAINT = "#0072B2", "#E69F00", "#333333", "#999999"
@@ -23,7 +23,7 @@ class Dot(NamedTuple):
     """A row of a panel."""
 
     name: str
-    figure: Figure | None
+    figure: Mean | None
     mark: Mark
     single: list[float]  # faint, beside the mean: the seeds
     state: str  # why there is no figure
@@ -66,7 +66,7 @@ def _draw_dot(axis: Any, y: int, dot: Dot) -> None:
     axis.errorbar(100 * dot.figure.mean, y, xerr=std or None, fmt=shape, color=colour, markersize=5, capsize=3)
 
 
-def draw_lines(fields: Mapping[str, Mapping[str, Figure | None]], metric: str, file: Path, note: str = "") -> Path:
+def draw_lines(fields: Mapping[str, Mapping[str, Mean | None]], metric: str, file: Path, note: str = "") -> Path:
     """A panel a field: its values, equally spaced, against the metric, with the std over seeds."""
     across = min(WIDE, len(fields))
     down = math.ceil(len(fields) / across)
@@ -93,7 +93,7 @@ def draw_lines(fields: Mapping[str, Mapping[str, Figure | None]], metric: str, f
 def draw_grid(
     fields: tuple[str, str],
     values: tuple[Sequence[str], Sequence[str]],
-    cells: Mapping[tuple[str, str], Figure | None],
+    cells: Mapping[tuple[str, str], Mean | None],
     metric: str,
     file: Path,
 ) -> Path:
@@ -115,7 +115,7 @@ def draw_grid(
     return _save(figure, file)
 
 
-def _write_cell(axis: Any, x: int, y: int, found: Figure | None, middle: float, high: float) -> None:
+def _write_cell(axis: Any, x: int, y: int, found: Mean | None, middle: float, high: float) -> None:
     if found is None:
         axis.text(x, y, "none", ha="center", va="center", fontsize=8, color=FAINT)
         return

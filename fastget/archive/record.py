@@ -17,7 +17,7 @@ from typing import Any
 
 from fastget import __version__, bases
 from fastget.archive.selections import choices_of
-from fastget.archive.statistics import METRICS, Metric, over_seeds, seed_means
+from fastget.archive.statistics import METRICS, Metric, mean_over_seeds, seed_means
 from fastget.common.files import write_atomically
 from fastget.config import every_section, fields_of
 from fastget.config.yaml_file import read_yaml
@@ -30,7 +30,7 @@ NEAR = 0.002  # points: figures are rounded to 0.001
 
 
 @dataclass(frozen=True)
-class Run:
+class DoneRun:
     """A finished run of one seed."""
 
     folder: Path
@@ -89,7 +89,7 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class RecordHead:
     """Whose results they are."""
 
     data: str
@@ -113,7 +113,10 @@ class Row:
 
 
 def build(
-    row: Row, columns: Mapping[str, Sequence[Sequence[Run]]], headline: str, reported: Mapping[str, str | None]
+    row: RecordHead,
+    columns: Mapping[str, Sequence[Sequence[DoneRun]]],
+    headline: str,
+    reported: Mapping[str, str | None],
 ) -> Record | None:
     """`columns`: name -> the runs of each of its tasks. None if the headline has no figure: a task without any run that
     is done, or no labels."""
@@ -136,7 +139,7 @@ def build(
 
 
 def _column(
-    tasks: Sequence[Sequence[Run]], metric: Metric, chosen: Mapping[Path, Mapping[str, float]], reported: str | None
+    tasks: Sequence[Sequence[DoneRun]], metric: Metric, chosen: Mapping[Path, Mapping[str, float]], reported: str | None
 ) -> Column:
     def values(metric: Metric) -> dict[int, float]:
         known = [{run.summary.seed: run.summary[metric] for run in task if run.summary[metric] is not None}
@@ -163,7 +166,7 @@ def _column(
 
 def _figure(by_seed: Mapping[int, float]) -> tuple[float | None, float | None]:
     """Mean and std, in per cent."""
-    found = over_seeds(by_seed)
+    found = mean_over_seeds(by_seed)
     if found is None:
         return None, None
     return round(100 * found.mean, 3), None if found.std is None else round(100 * found.std, 3)

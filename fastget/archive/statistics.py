@@ -23,7 +23,7 @@ LEGEND = (
 )
 
 
-class Figure(NamedTuple):
+class Mean(NamedTuple):
     """A mean over seeds."""
 
     mean: float
@@ -40,12 +40,12 @@ def metric_of(data: str) -> Metric:
     return DATA_SETS[data].metric if data in DATA_SETS else "mean_class_accuracy"
 
 
-def over_seeds(by_seed: Mapping[int, float]) -> Figure | None:
+def mean_over_seeds(by_seed: Mapping[int, float]) -> Mean | None:
     """Of one task; None without any."""
     if not by_seed:
         return None
     found = list(by_seed.values())
-    return Figure(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
+    return Mean(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
 
 
 def seed_means(by_task: Sequence[Mapping[int, float]]) -> dict[int, float]:
@@ -54,19 +54,19 @@ def seed_means(by_task: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {seed: statistics.fmean(task[seed] for task in by_task) for seed in whole}
 
 
-def over_tasks(by_task: Sequence[Mapping[int, float]]) -> Figure | None:
+def mean_over_tasks(by_task: Sequence[Mapping[int, float]]) -> Mean | None:
     """Each seed's mean over tasks, then mean and std of these."""
-    return over_seeds(seed_means(by_task))
+    return mean_over_seeds(seed_means(by_task))
 
 
-def marks(figures: Sequence[Figure | None]) -> list[Mark]:
+def marks(figures: Sequence[Mean | None]) -> list[Mark]:
     """The best of a column, and those within one std of it: the best's own."""
     known = [figure for figure in figures if figure is not None]
     if not known:
         return [""] * len(figures)
     best = max(known, key=lambda figure: figure.mean)
 
-    def mark(figure: Figure | None) -> Mark:
+    def mark(figure: Mean | None) -> Mark:
         if figure is None:
             return ""
         if figure.mean == best.mean:
@@ -76,12 +76,12 @@ def marks(figures: Sequence[Figure | None]) -> list[Mark]:
     return [mark(figure) for figure in figures]
 
 
-def shown(figure: Figure) -> str:
+def shown(figure: Mean) -> str:
     """`93.6 ± 1.0`, or `93.6` of one seed."""
     return f"{100 * figure.mean:.1f}" + ("" if figure.std is None else f" ± {100 * figure.std:.1f}")
 
 
-def cell(figure: Figure | None, mark: Mark, seeds: int, otherwise: str = "-") -> str:
+def cell(figure: Mean | None, mark: Mark, seeds: int, otherwise: str = "-") -> str:
     """A figure in Markdown; n where it is not that of all seeds."""
     if figure is None:
         return otherwise

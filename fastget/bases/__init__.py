@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fastget.bases.base import Base
 
 
-class Entry(NamedTuple):
+class RegisteredBase(NamedTuple):
     """What is known of a base model before it is imported."""
 
     settings: type[settings.BaseSettings]  # its section of the configuration
@@ -19,9 +19,9 @@ class Entry(NamedTuple):
 
 
 _ENTRIES = {
-    "plain": Entry(settings.Plain, "fastget.bases.plain:Plain"),
-    "cdan": Entry(settings.CDAN, "fastget.bases.cdan:CDAN"),
-    "mixmatch": Entry(settings.MixMatch, "fastget.bases.mixmatch:MixMatch"),
+    "plain": RegisteredBase(settings.Plain, "fastget.bases.plain:Plain"),
+    "cdan": RegisteredBase(settings.CDAN, "fastget.bases.cdan:CDAN"),
+    "mixmatch": RegisteredBase(settings.MixMatch, "fastget.bases.mixmatch:MixMatch"),
 }
 DEFAULT = "plain"
 

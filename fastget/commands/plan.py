@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastget.commands.train import SHORTHANDS, settings_of
 from fastget.config import make_config
-from fastget.planning.cards import CARDS, CPU, Card, card_of
+from fastget.planning.cards import CARDS, CPU, PlanCard, card_of
 
 if TYPE_CHECKING:
     from fastget.config import Config
     from fastget.planning.measure import Slower
-    from fastget.planning.model import Machine
+    from fastget.planning.model import PlanMachine
 
 HELP = "how fast a run would be on 1 to 256 GPUs, what bounds it, its memory and disk"
 EPILOG = """\
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     return _plan(args, config, card)
 
 
-def _plan(args: argparse.Namespace, config: Config, card: Card | None) -> int:
+def _plan(args: argparse.Namespace, config: Config, card: PlanCard | None) -> int:
     from rich.console import Console
 
     from fastget.networks.preprocessing import filled
@@ -103,15 +103,15 @@ def _plan(args: argparse.Namespace, config: Config, card: Card | None) -> int:
     return 0
 
 
-def _gpu(args: argparse.Namespace, config: Config, card: Card) -> Machine:
-    from fastget.planning.model import Machine
+def _gpu(args: argparse.Namespace, config: Config, card: PlanCard) -> PlanMachine:
+    from fastget.planning.model import PlanMachine
 
     if args.wire is not None:
         card = dataclasses.replace(card, wire=args.wire * 1e9 / 8)
-    return Machine(card, config.train.precision != "float32", args.cores)
+    return PlanMachine(card, config.train.precision != "float32", args.cores)
 
 
-def _here() -> Card | None:
+def _here() -> PlanCard | None:
     """This machine's GPU, if it has one that is known."""
     import torch
 

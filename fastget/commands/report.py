@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"expected a file whose name ends in .html, got {args.out.name}: change --out")
     if args.figures is not None and args.figures.exists() and not args.figures.is_dir():
         raise ValueError(f"--figures {args.figures} is a file: name a folder")
-    from fastget.archive.statistics import counted
+    from fastget.common.text import counted
     from fastget.report.page import DETAILED, make_report, write_page
     from fastget.report.read import find_runs, group
 

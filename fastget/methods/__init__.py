@@ -1,6 +1,6 @@
 """Methods: what adds the target's term to the loss. This is their registry: names, and where each one is.
 
-    "mcc": Entry(settings.MCC, "fastget.methods.mcc:MCC")
+    "mcc": RegisteredMethod(settings.MCC, "fastget.methods.mcc:MCC")
 
 A method's module is imported when the method is used, so that a configuration is read without torch. A method of your
 own joins with one line, `fastget.methods.register("name", YourMethod)`; CONTRIBUTING.md has a worked example.
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from fastget.methods.base import Method
 
 
-class Entry(NamedTuple):
+class RegisteredMethod(NamedTuple):
     """What is known of a method before it is imported."""
 
     settings: type[Any]  # its section of the configuration
     method: str | type[Method]  # module:Class, or the class itself
 
 
-_ENTRIES: dict[str, Entry] = {
-    "get": Entry(settings.Get, "fastget.methods.get.method:GetMethod"),
-    "source-only": Entry(settings.SourceOnly, "fastget.methods.source_only:SourceOnly"),
-    "minent": Entry(settings.MinEnt, "fastget.methods.minent:MinEnt"),
-    "bnm": Entry(settings.BNM, "fastget.methods.bnm:BNM"),
-    "mcc": Entry(settings.MCC, "fastget.methods.mcc:MCC"),
-    "pl": Entry(settings.PL, "fastget.methods.pl:PL"),
-    "atdoc-nc": Entry(settings.AtdocNC, "fastget.methods.atdoc_nc:AtdocNC"),
-    "atdoc-na": Entry(settings.AtdocNA, "fastget.methods.atdoc_na:AtdocNA"),
-    "mme": Entry(settings.MME, "fastget.methods.mme:MME"),
+_ENTRIES: dict[str, RegisteredMethod] = {
+    "get": RegisteredMethod(settings.Get, "fastget.methods.get.method:GetMethod"),
+    "source-only": RegisteredMethod(settings.SourceOnly, "fastget.methods.source_only:SourceOnly"),
+    "minent": RegisteredMethod(settings.MinEnt, "fastget.methods.minent:MinEnt"),
+    "bnm": RegisteredMethod(settings.BNM, "fastget.methods.bnm:BNM"),
+    "mcc": RegisteredMethod(settings.MCC, "fastget.methods.mcc:MCC"),
+    "pl": RegisteredMethod(settings.PL, "fastget.methods.pl:PL"),
+    "atdoc-nc": RegisteredMethod(settings.AtdocNC, "fastget.methods.atdoc_nc:AtdocNC"),
+    "atdoc-na": RegisteredMethod(settings.AtdocNA, "fastget.methods.atdoc_na:AtdocNA"),
+    "mme": RegisteredMethod(settings.MME, "fastget.methods.mme:MME"),
 }
 DEFAULT = "get"
 _OWN = frozenset(_ENTRIES)  # a user's method takes none of these names
@@ -89,7 +89,7 @@ def register(name: str, method: type[Method]) -> None:
         )
     if ("own step" in method.needs) != ("own step" in own.gives):
         raise ValueError(f"{method.__name__}: an own step is said twice or not at all, in `needs` and in Config.gives")
-    _ENTRIES[name] = Entry(own, method)
+    _ENTRIES[name] = RegisteredMethod(own, method)
 
 
 def _check_settings(own: Any, what: str) -> None:
@@ -169,7 +169,7 @@ def _line_of(error: Exception, file: Path) -> str:
     return f", line {lines[-1]}" if lines else ""
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> RegisteredMethod:
     if name not in _ENTRIES:
         raise ValueError(f"unknown method {name!r}{nearest(name, _ENTRIES)}: choose from {', '.join(_ENTRIES)}")
     return _ENTRIES[name]

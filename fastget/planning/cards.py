@@ -16,7 +16,7 @@ CPU = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class PlanCard:
     """One device, as a rank sees it."""
 
     name: str
@@ -32,9 +32,11 @@ class Card:
     reach: float = 1.0
 
 
-def _card(name: str, title: str, half: float, single: float, bandwidth: float, memory: float, **other: float) -> Card:
+def _card(
+    name: str, title: str, half: float, single: float, bandwidth: float, memory: float, **other: float
+) -> PlanCard:
     link, wire = other.pop("link", 12) * GIGA, other.pop("wire", 12.5) * GIGA
-    return Card(
+    return PlanCard(
         name=name, title=title, half=half * TERA, single=single * TERA, bandwidth=bandwidth * GIGA,
         memory=memory * 2**30, link=link, wire=wire, **other,  # type: ignore[arg-type]  # jpeg, reach: floats
     )  # fmt: skip
@@ -64,7 +66,7 @@ ALIASES = {"a100": "a100-80", "a100-40gb": "a100-40", "a100-80gb": "a100-80", "m
            "3090": "rtx3090", "4090": "rtx4090", "5090": "rtx5090"}  # fmt: skip
 
 
-def card_of(name: str) -> Card:
+def card_of(name: str) -> PlanCard:
     """By its name. ValueError with the nearest ones."""
     plain = "-".join(name.lower().replace("nvidia", "").replace("amd", "").replace("_", " ").split())
     plain = ALIASES.get(plain, plain)
@@ -76,7 +78,7 @@ def card_of(name: str) -> Card:
     return CARDS[plain]
 
 
-def found_by(device_name: str) -> Card | None:
+def found_by(device_name: str) -> PlanCard | None:
     """The card that a driver calls by this name: all words of one of ours are in it."""
     words = device_name.lower().replace("-", " ").split()
     for card in sorted(CARDS.values(), key=lambda card: -len(card.title)):

@@ -29,10 +29,10 @@ from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler
 from fastget.loading.stream import Stream
 from fastget.networks.counted import count_network
-from fastget.planning.cards import CPU, Card
+from fastget.planning.cards import CPU, PlanCard
 from fastget.planning.counts import method_without_content
 from fastget.planning.memory import kept_by
-from fastget.planning.model import Load, Machine, looking_seconds, step_seconds
+from fastget.planning.model import Load, PlanMachine, looking_seconds, step_seconds
 from fastget.planning.reading import Reading, Stored, reading
 from fastget.training.engine import Engine
 from fastget.training.passes import kind_of
@@ -53,16 +53,16 @@ class Slower:
     reading: float = 1.0
 
 
-def cpu_card() -> Card:
+def cpu_card() -> PlanCard:
     """This machine's CPU, at the speed of a usual one."""
     cores = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Card(name=CPU, title=f"this machine's CPU, {cores} cores", half=CORE_FLOPS * cores,
+    return PlanCard(name=CPU, title=f"this machine's CPU, {cores} cores", half=CORE_FLOPS * cores,
                 single=CORE_FLOPS * cores, bandwidth=CORE_BANDWIDTH * cores, memory=memory, link=1e9, node=1,
                 wire=1e9, jpeg=1.0)  # fmt: skip
 
 
-def cpu_machine(config: Config, slower: Slower | None = None) -> Machine:
+def cpu_machine(config: Config, slower: Slower | None = None) -> PlanMachine:
     """A run here, without a GPU."""
     card, cores = cpu_card(), os.cpu_count() or 1
     threads = min(cores, config.train.threads or cores)
@@ -70,7 +70,7 @@ def cpu_machine(config: Config, slower: Slower | None = None) -> Machine:
     card = dataclasses.replace(card, single=card.single * share, half=card.half * share,
                                bandwidth=card.bandwidth * share)  # fmt: skip
     known = slower or Slower()
-    return Machine(card, False, cores, gpu=False, threads=threads, slower=known.training,
+    return PlanMachine(card, False, cores, gpu=False, threads=threads, slower=known.training,
                    slower_looking=known.looking, slower_reading=known.reading)  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def measure(config: Config, classes: int, stored: tuple[Stored, Stored]) -> Slow
     return slower
 
 
-def _measure_steps(config: Config, classes: int, machine: Machine) -> Slower:
+def _measure_steps(config: Config, classes: int, machine: PlanMachine) -> Slower:
     """Steps of the run, after the warm-up, on random images that cost nothing to make."""
     counted = count_network(config.network, classes, config.data.preprocessing.crop)
     assert counted is not None, "the caller has counted it"

@@ -16,7 +16,7 @@ from fastget.networks.counted import Counted
 from fastget.networks.network import Network
 from fastget.planning.counts import method_without_content
 from fastget.training.cost import bytes_of
-from fastget.training.passes import Kind
+from fastget.training.passes import StepKind
 
 CONTEXT = {"cuda": 1.1 * 2**30, "cpu": 0.45 * 2**30}  # the driver's, libraries' and their workspaces
 
@@ -39,7 +39,7 @@ def kept_by(config: Config, classes: int, target: int, ranks: int) -> Kept:
     return Kept(learned, bytes_of(method))
 
 
-def memory_of(config: Config, counted: Counted, kept: Kept, step: Kind, scale: float, ranks: int, evaluated: int,
+def memory_of(config: Config, counted: Counted, kept: Kept, step: StepKind, scale: float, ranks: int, evaluated: int,
               half: bool, device: str) -> dict[str, float]:  # fmt: skip
     """Bytes by what they are for. `scale`: a rank's batch to the whole one; `evaluated`: images of a batch there.
     The images of a step are counted as if all were kept until its end, which is an upper bound for an own step."""

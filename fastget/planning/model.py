@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from fastget.bases.base import Call
 from fastget.networks.counted import Counted
-from fastget.planning.cards import Card
+from fastget.planning.cards import PlanCard
 from fastget.planning.memory import Kept
 from fastget.planning.reading import Reading
 from fastget.training.cost import LEARNED, LOOKED_AT
-from fastget.training.passes import Kind
+from fastget.training.passes import StepKind
 
 COMPUTE, TRAFFIC = 0.7, 0.7  # shares of a card's peaks: fitted to A100, V100 and T4
 LAUNCH = 4e-6  # seconds at least of an operation on a card
@@ -30,10 +30,10 @@ BUCKET = 25 * 2**20  # bytes of gradients that DistributedDataParallel exchanges
 
 
 @dataclass(frozen=True)
-class Machine:
+class PlanMachine:
     """What a rank runs on."""
 
-    card: Card
+    card: PlanCard
     half: bool  # number type of the network
     cores: int  # of the CPU, for each rank
     gpu: bool = True
@@ -55,7 +55,7 @@ class Machine:
         return 2 if self.half else 4
 
 
-class Step(NamedTuple):
+class StepTime(NamedTuple):
     """Seconds that each of them needs; the last is what is left of it behind the others."""
 
     network: float
@@ -78,7 +78,7 @@ class Step(NamedTuple):
         return {slowest: self.seconds - self.collectives, "collectives": self.collectives}
 
 
-def forward_seconds(counted: Counted, images: float, machine: Machine) -> float:
+def forward_seconds(counted: Counted, images: float, machine: PlanMachine) -> float:
     """Of one call of the network."""
     total = 0.0
     for flops, moved, weights in counted.operations:
@@ -88,7 +88,7 @@ def forward_seconds(counted: Counted, images: float, machine: Machine) -> float:
     return total
 
 
-def calls_seconds(counted: Counted, calls: tuple[Call, ...], scale: float, machine: Machine) -> float:
+def calls_seconds(counted: Counted, calls: tuple[Call, ...], scale: float, machine: PlanMachine) -> float:
     """Forward and backward."""
     return sum(
         (LEARNED if call.learned else LOOKED_AT) * forward_seconds(counted, scale * call.rows, machine)
@@ -105,7 +105,7 @@ class Load(NamedTuple):
     gathered: float = 0.0  # bytes of images that a rank shows the others in a step, for a base model that mixes them
 
 
-def step_seconds(load: Load, kind: Kind, scale: float, machine: Machine, ranks: int) -> Step:
+def step_seconds(load: Load, kind: StepKind, scale: float, machine: PlanMachine, ranks: int) -> StepTime:
     """A step of training, of a batch `scale` times the run's."""
     counted, kept = load.counted, load.kept
     trained = any(call.learned for call in kind.calls)  # else the backbone is frozen
@@ -124,18 +124,18 @@ def step_seconds(load: Load, kind: Kind, scale: float, machine: Machine, ranks: 
     if ranks > 1:
         exposed += exchange(4 * counted.head_parameters, ranks, machine.card)  # a method's statistics
         exposed += load.gathered * (ranks - 1) / (machine.card.wire if ranks > machine.card.node else machine.card.link)
-    return Step(network, decode, host if machine.gpu else 0.0, exposed, shares)
+    return StepTime(network, decode, host if machine.gpu else 0.0, exposed, shares)
 
 
-def looking_seconds(load: Load, batch: int, machine: Machine) -> Step:
+def looking_seconds(load: Load, batch: int, machine: PlanMachine) -> StepTime:
     """A batch of an evaluation."""
     network = machine.slower_looking * forward_seconds(load.counted, batch, machine)
     decode, shares = decode_seconds(batch, load.reading, machine)
     host = HOST_OPERATION * len(load.counted.operations) if machine.gpu else 0.0
-    return Step(network, decode, host, 0.0, shares)
+    return StepTime(network, decode, host, 0.0, shares)
 
 
-def decode_seconds(images: float, reading: Reading, machine: Machine) -> tuple[float, bool]:
+def decode_seconds(images: float, reading: Reading, machine: PlanMachine) -> tuple[float, bool]:
     """And whether the cores that decode are those that compute."""
     cpu = machine.slower_reading * images * reading.cpu
     if machine.gpu:
@@ -147,7 +147,7 @@ def decode_seconds(images: float, reading: Reading, machine: Machine) -> tuple[f
 # --- between ranks -------------------------------------------------------------------------------
 
 
-def exchange(size: float, ranks: int, card: Card) -> float:
+def exchange(size: float, ranks: int, card: PlanCard) -> float:
     """An all-reduce of so many bytes: within a node first, then between nodes, every card by its own wire."""
     if ranks == 1:
         return 0.0

@@ -10,10 +10,10 @@ from typing import Any
 from fastget.bases import base_of
 from fastget.config import Config
 from fastget.networks.counted import Counted, count_network
-from fastget.planning.cards import Card
+from fastget.planning.cards import PlanCard
 from fastget.planning.counts import Sizes, on_gpus, passes_on
 from fastget.planning.memory import kept_by, memory_of
-from fastget.planning.model import Load, Machine, looking_seconds, step_seconds
+from fastget.planning.model import Load, PlanMachine, looking_seconds, step_seconds
 from fastget.planning.reading import Cache, Reading, Stored, cache_bytes, reading
 from fastget.training.build import eval_batch_size
 from fastget.training.passes import Passes
@@ -26,13 +26,13 @@ class Asked:
     config: Config  # its preprocessing filled in
     sizes: Sizes
     stored: tuple[Stored, Stored]  # source and target
-    machine: Machine
+    machine: PlanMachine
     gpus: Sequence[int]
     cache: Cache = "off"
     fixed: bool = False  # whether the global batch stays as it is
 
     @property
-    def card(self) -> Card:
+    def card(self) -> PlanCard:
         return self.machine.card
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from fastget.config import Config
 from fastget.data.packed.read import Encoding
 from fastget.data.packed.write import JPEG_BYTES, estimate
-from fastget.planning.cards import Card
+from fastget.planning.cards import PlanCard
 
 File = Literal["jpeg", "png"]
 Cache = Literal["off", "jpeg", "raw"]
@@ -58,13 +58,13 @@ def stored_as(config: Config, file: File | None, pixels: float | None) -> tuple[
     return source, target
 
 
-def reading(config: Config, stored: tuple[Stored, ...], cache: Cache, card: Card | None) -> Reading:
+def reading(config: Config, stored: tuple[Stored, ...], cache: Cache, card: PlanCard | None) -> Reading:
     """`card`: None is a CPU. The mean over the domains, which a step reads as many images of."""
     each = [_one(config.data.preprocessing.resize, one, cache, card) for one in stored]
     return Reading(*(sum(parts) / len(each) for parts in zip(*((r.cpu, r.card, r.bytes) for r in each), strict=True)))
 
 
-def _one(resize: int, stored: Stored, cache: Cache, card: Card | None) -> Reading:
+def _one(resize: int, stored: Stored, cache: Cache, card: PlanCard | None) -> Reading:
     area = (resize / 256) ** 2
     megapixels = stored.pixels / MEGA
     if cache != "off":

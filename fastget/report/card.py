@@ -9,7 +9,7 @@ import yaml
 
 from fastget import __version__
 from fastget.common.text import and_more
-from fastget.report.page import facts, summary_of, title_of
+from fastget.report.page import facts, page_title, summary_of
 from fastget.report.read import Group, Run, protocol_of
 from fastget.runs.sinks.display import verdict_lines, with_std
 from fastget.runs.summary import FIGURES
@@ -53,7 +53,7 @@ def metadata(run: Run, summary: Mapping[str, Any], name: str, license: str) -> d
 
 
 def title_of_run(run: Run) -> str:
-    return title_of([Group("", [run])])
+    return page_title([Group("", [run])])
 
 
 def _introduction(group: Group, summary: Mapping[str, Any]) -> str:

@@ -75,7 +75,7 @@ def render(report: Report) -> str:
     }
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_part("page.html")).render(
-        title=title_of(groups),
+        title=page_title(groups),
         subtitle=_subtitle(groups),
         sections=list(SECTIONS.items()),
         verdict=_verdict(groups),
@@ -107,7 +107,7 @@ def _as_script(data: Any) -> Markup:
 # --- in words ------------------------------------------------------------------------------------
 
 
-def title_of(groups: Sequence[Group]) -> str:
+def page_title(groups: Sequence[Group]) -> str:
     """The task; where there are several, the data."""
     runs = [group.runs[0] for group in groups]
     tasks = dict.fromkeys(f"{_stem(run.value('data.source'))} → {_stem(run.value('data.target'))}" for run in runs)

@@ -32,7 +32,7 @@ APART = (
 NAMED = ("method.name", "method.base", "data.name", "data.setting", "data.source", "data.target", "data.imbalanced")
 
 
-class Row(NamedTuple):
+class PredictedImage(NamedTuple):
     """A line of predictions.csv."""
 
     path: str
@@ -51,7 +51,7 @@ class Run:
     metrics: Sequence[Mapping[str, Any]]
     timing: Sequence[Mapping[str, Any]]
     labels: Sequence[Mapping[str, Any]]  # of the pseudo-labels, an evaluation each
-    predictions: Sequence[Row]
+    predictions: Sequence[PredictedImage]
 
     def value(self, key: str, default: Any = None) -> Any:
         """A field of its configuration, by section.field."""
@@ -185,13 +185,13 @@ def _is_run(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and (folder / METRICS).is_file()
 
 
-def _predictions(file: Path) -> list[Row]:
+def _predictions(file: Path) -> list[PredictedImage]:
     if not file.is_file():
         return []
     try:
         with file.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
             lines = csv.DictReader(stream)
-            return [Row(li["path"], li["label"], li["prediction"], float(li["confidence"])) for li in lines]
+            return [PredictedImage(li["path"], li["label"], li["prediction"], float(li["confidence"])) for li in lines]
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise ValueError(f"{file} is damaged ({error!r}): expected path, label, prediction, confidence") from error
 

@@ -14,7 +14,7 @@ from fastget.data.decode import BadImage, read_image
 from fastget.data.domains import find_domains
 from fastget.report.detail import UNFINISHED
 from fastget.report.figure import Figure
-from fastget.report.read import Row, Run
+from fastget.report.read import PredictedImage, Run
 
 SIDE, SHOWN = 96, 24  # pixels; images of a kind
 
@@ -54,7 +54,7 @@ def _target_root(run: Run, root: Path | None) -> Path | None:
     return find_domains(data)[1].root
 
 
-def _cards(rows: Sequence[Row], folder: Path) -> list[dict[str, Any]]:
+def _cards(rows: Sequence[PredictedImage], folder: Path) -> list[dict[str, Any]]:
     return [
         {
             "src": _thumbnail(os.path.join(folder, row.path)),

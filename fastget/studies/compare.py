@@ -18,14 +18,14 @@ from fastget.archive.plots import Dot, draw_panels
 from fastget.archive.statistics import (
     LEGEND,
     METRICS,
-    Figure,
     Mark,
+    Mean,
     Metric,
     cell,
     markdown,
     marks,
-    over_seeds,
-    over_tasks,
+    mean_over_seeds,
+    mean_over_tasks,
     seed_means,
     shown,
     words,
@@ -57,7 +57,7 @@ KEPT = {  # field -> what says it here
     "data.imbalanced": "--settings imbalanced",
     "data.pda_subset": "--settings pda-random",
 }
-Row = tuple[str, str]  # method, base
+Pair = tuple[str, str]  # method, base
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +73,10 @@ class Comparison:
     file: str | None = None  # --config
     metric: Metric = "mean_class_accuracy"
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Pair]:
         return [(method, base) for base in self.bases for method in self.methods]
 
-    def title(self, row: Row) -> str:
+    def title(self, row: Pair) -> str:
         return title_of(*row, self.given.get("method.recipe", "default"))
 
 
@@ -145,28 +145,28 @@ class Results:
 
     def __init__(self, what: Comparison, outcomes: Sequence[Outcome], metric: Metric) -> None:
         self.what, self.metric = what, metric
-        self.cells: dict[tuple[str, Row, Task], list[Outcome]] = {}
+        self.cells: dict[tuple[str, Pair, Task], list[Outcome]] = {}
         for one in outcomes:
             job = one.job
             row, task = (job.value("method.name"), job.value("method.base")), _task(job)
             self.cells.setdefault((job.setting, row, task), []).append(one)
 
-    def of(self, setting: str, row: Row, task: Task | None = None) -> list[Outcome]:
+    def of(self, setting: str, row: Pair, task: Task | None = None) -> list[Outcome]:
         """Of one task, or of all."""
         tasks = self.what.tasks if task is None else [task]
         return [one for task in tasks for one in self.cells.get((setting, row, task), [])]
 
-    def figure(self, setting: str, row: Row, task: Task | None = None) -> Figure | None:
+    def figure(self, setting: str, row: Pair, task: Task | None = None) -> Mean | None:
         """Over seeds, of one task or of the mean over tasks."""
         if task is not None:
-            return over_seeds(values(self.of(setting, row, task), self.metric))
-        return over_tasks(self.by_task(setting, row))
+            return mean_over_seeds(values(self.of(setting, row, task), self.metric))
+        return mean_over_tasks(self.by_task(setting, row))
 
-    def by_task(self, setting: str, row: Row) -> list[dict[int, float]]:
+    def by_task(self, setting: str, row: Pair) -> list[dict[int, float]]:
         """For each task: seed -> the metric."""
         return [values(self.of(setting, row, task), self.metric) for task in self.what.tasks]
 
-    def column(self, setting: str, task: Task | None = None) -> list[tuple[Figure | None, Mark]]:
+    def column(self, setting: str, task: Task | None = None) -> list[tuple[Mean | None, Mark]]:
         """A figure a row, the best and those near it marked."""
         figures = [self.figure(setting, row, task) for row in self.what.rows()]
         return list(zip(figures, marks(figures), strict=True))
@@ -200,7 +200,7 @@ def live_table(what: Comparison, outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-def _live_cell(outcomes: Sequence[Outcome], figure: Figure | None, mark: Mark, metric: Metric) -> Text:
+def _live_cell(outcomes: Sequence[Outcome], figure: Mean | None, mark: Mark, metric: Metric) -> Text:
     done = [one.summary[metric] for one in outcomes if one.summary is not None]
     failed = sum(one.status == "failed" for one in outcomes)
     if all(one.status == "refused" for one in outcomes):

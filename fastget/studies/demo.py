@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fastget import methods
 from fastget.archive.collect import FOLDER
-from fastget.archive.record import Row, Run, build, write
+from fastget.archive.record import DoneRun, RecordHead, build, write
 from fastget.archive.statistics import metric_of
 from fastget.config import make_config
 from fastget.data.digits import digits_root
@@ -54,9 +54,9 @@ def _write_results(results: dict[str, Result], seeds: tuple[int, ...], out: Path
     """As data: out/results/digits/uda/METHOD.json."""
     for method, result in results.items():
         found = [(folder, read_summary(folder)) for folder in (_seed_folder(result, seed) for seed in seeds)]
-        runs = [Run(folder, summary) for folder, summary in found if isinstance(summary, SeedSummary)]
+        runs = [DoneRun(folder, summary) for folder, summary in found if isinstance(summary, SeedSummary)]
         first = runs[0].summary
-        row = Row(
+        row = RecordHead(
             data=first.data, setting=first.setting, method=method, base=first.base, recipe=first.recipe,
             title=_title(method), metric=metric_of(first.data), study="demo",
         )  # fmt: skip

@@ -126,7 +126,7 @@ def command(job: Job, slot: Slot, file: str | None) -> list[str]:
     return [*FASTGET, "train", *(["--config", file] if file else []), "--set", *pairs]
 
 
-def environment(slot: Slot) -> dict[str, str]:
+def run_environment(slot: Slot) -> dict[str, str]:
     """Of a run's process: that it imports this fastget, wherever it is started from."""
     here = str(Path(__file__).parents[2])
     paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -228,7 +228,7 @@ class Pool:
             if look(job).status != "pending":
                 return None
             log.truncate(0)
-            return start(command(job, slot, self.file), environment(slot), log.fileno(), warm=slot.warm)
+            return start(command(job, slot, self.file), run_environment(slot), log.fileno(), warm=slot.warm)
 
     def _stop(self, asked: list[int]) -> None:
         """Ask every process to save and stop, and wait; a second signal ends them at once."""

@@ -52,7 +52,7 @@ def title(job: Job) -> str:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def write_csv(file: Path, outcomes: Sequence[Outcome]) -> None:
+def write_outcomes(file: Path, outcomes: Sequence[Outcome]) -> None:
     """A row a job."""
     fields = list(outcomes[0].job.point)
     free = list(dict.fromkeys(key for one in outcomes if one.summary and fields for key in one.summary.label_free))

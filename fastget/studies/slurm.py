@@ -82,7 +82,7 @@ class Training:
     def __call__(self) -> int:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.words, env=jobs.environment(self.slot), stdin=subprocess.DEVNULL, stdout=log,
+                self.words, env=jobs.run_environment(self.slot), stdin=subprocess.DEVNULL, stdout=log,
                 stderr=subprocess.STDOUT, start_new_session=True,  # SLURM's warning is ours alone: USR2 would end it
             )  # fmt: skip
         try:

@@ -20,7 +20,7 @@ from fastget.common.lock import held
 from fastget.common.text import counted, nearest
 from fastget.config import Config, every_section, fields_of, make_config, parse_settings
 from fastget.studies.jobs import Job, Outcome, Pool, find_slots
-from fastget.studies.outcomes import title, verdict, write_csv
+from fastget.studies.outcomes import title, verdict, write_outcomes
 
 KEPT = {"train.seeds": "--seeds", "train.out": "--out", "train.resume": "nothing: a study always goes on"}
 
@@ -150,7 +150,7 @@ def name(job: Job) -> str:
 
 def _write(study: Study, outcomes: Sequence[Outcome]) -> list[Path]:
     table = study.out / "results.csv"
-    write_csv(table, outcomes)
+    write_outcomes(table, outcomes)
     return [table, *study.write(outcomes)]
 
 

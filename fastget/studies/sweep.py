@@ -21,13 +21,13 @@ from rich.table import Table
 from fastget.archive.plots import draw_grid, draw_lines
 from fastget.archive.statistics import (
     METRICS,
-    Figure,
+    Mean,
     Metric,
     cell,
     markdown,
     marks,
-    over_seeds,
-    over_tasks,
+    mean_over_seeds,
+    mean_over_tasks,
     shown,
     words,
     write_lines,
@@ -105,13 +105,13 @@ def plan(what: Sweep, out: Path) -> list[Job]:
         setting = config.data.setting if config else settings.get("data.setting", "")
         for seed in what.seeds:
             jobs.append(
-                Job(folder=out / folder_of(point) / f"seed-{seed}", settings=settings, setting=setting, seed=seed,
+                Job(folder=out / point_folder(point) / f"seed-{seed}", settings=settings, setting=setting, seed=seed,
                     point=point, config=config, refused=refused)
             )  # fmt: skip
     return jobs
 
 
-def folder_of(point: Mapping[str, str]) -> str:
+def point_folder(point: Mapping[str, str]) -> str:
     """A point as a folder's name; with a hash where a value has signs that a name cannot hold."""
     text = ",".join(f"{key}={value}" for key, value in point.items())
     plain = re.sub(r"[^\w.,=+-]", "_", text)
@@ -148,10 +148,8 @@ def live_table(what: Sweep, outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-def _sorted(
-    what: Sweep, outcomes: Sequence[Outcome], metric: Metric
-) -> list[tuple[Point, Figure | None, list[Outcome]]]:
-    rows = [(point, over_seeds(values(found, metric)), found) for point, found in by_point(what, outcomes).items()]
+def _sorted(what: Sweep, outcomes: Sequence[Outcome], metric: Metric) -> list[tuple[Point, Mean | None, list[Outcome]]]:
+    rows = [(point, mean_over_seeds(values(found, metric)), found) for point, found in by_point(what, outcomes).items()]
     return sorted(rows, key=lambda row: -row[1].mean if row[1] else 1.0)
 
 
@@ -168,7 +166,7 @@ def _criteria(found: Sequence[Outcome]) -> dict[str, float]:
 def write(what: Sweep, out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
     """table.md and plot.png."""
     rows = _sorted(what, outcomes, what.metric)
-    figures = {metric: [over_seeds(values(found, metric)) for _, _, found in rows] for metric in METRICS}
+    figures = {metric: [mean_over_seeds(values(found, metric)) for _, _, found in rows] for metric in METRICS}
     order = [what.metric, *(metric for metric in METRICS if metric != what.metric)]
     criteria = [_criteria(found) for _, _, found in rows]
     names = list(dict.fromkeys(name for found in criteria for name in found))
@@ -196,7 +194,7 @@ def _words(name: str) -> str:
 
 
 def _chosen(
-    rows: Sequence[tuple[Point, Figure | None, list[Outcome]]],
+    rows: Sequence[tuple[Point, Mean | None, list[Outcome]]],
     criteria: Sequence[Mapping[str, float]],
     names: Sequence[str],
     what: Sweep,
@@ -221,12 +219,12 @@ def _draw(what: Sweep, outcomes: Sequence[Outcome], file: Path) -> Path:
     found, metric = by_point(what, outcomes), words(what.metric)
     if len(what.fields) == 2:
         first, second = what.fields
-        cells = {(p[0], p[1]): over_seeds(values(outcome, what.metric)) for p, outcome in found.items()}
+        cells = {(p[0], p[1]): mean_over_seeds(values(outcome, what.metric)) for p, outcome in found.items()}
         return draw_grid((first, second), (what.fields[first], what.fields[second]), cells, metric, file)
-    lines: dict[str, dict[str, Figure | None]] = {}
+    lines: dict[str, dict[str, Mean | None]] = {}
     for number, (key, each) in enumerate(what.fields.items()):
         lines[key] = {}
         for value in each:
             parts = [values(outcome, what.metric) for p, outcome in found.items() if p[number] == value]
-            lines[key][value] = over_tasks([part for part in parts if part])
+            lines[key][value] = mean_over_tasks([part for part in parts if part])
     return draw_lines(lines, metric, file, ", of the mean over the other fields' values" if len(lines) > 1 else "")

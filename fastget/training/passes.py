@@ -25,10 +25,8 @@ from fastget.training.schedule import Plan, make_plan
 if TYPE_CHECKING:
     from fastget.training.engine import Engine
 
-Sizes = Mapping[str, int]  # images by role: source, target, and of SSDA labelled_target, validation
 
-
-class Kind(NamedTuple):
+class StepKind(NamedTuple):
     """A kind of step."""
 
     calls: tuple[Call, ...]  # of the network, in order
@@ -45,8 +43,8 @@ class Passes:
     """Of a whole run, over all ranks."""
 
     plan: Plan
-    warm: Kind  # a step before the method starts, as all are of a method without the target
-    adapting: Kind  # and one after it
+    warm: StepKind  # a step before the method starts, as all are of a method without the target
+    adapting: StepKind  # and one after it
     warm_steps: int
     start: int  # images the method looks at when it starts, after the warm-up, and at later epochs
     interim: int  # images of an evaluation before the last one
@@ -58,7 +56,7 @@ class Passes:
         return self.plan.max_steps - self.warm_steps
 
     @property
-    def first(self) -> Kind:
+    def first(self) -> StepKind:
         """The first step."""
         return self.warm if self.warm_steps else self.adapting
 
@@ -121,7 +119,7 @@ class Passes:
         return f"plan: {self.total:,} image passes: {'; '.join(said)}"
 
 
-def plan_of(config: Config, sizes: Sizes) -> Plan:
+def plan_of(config: Config, sizes: Mapping[str, int]) -> Plan:
     """Of a run on lists of so many images: an epoch is as many batches as the larger domain holds."""
     batch = config.train.batch_size
     unlabelled = batch - (shots_of(batch) if sizes.get("labelled_target") else 0)
@@ -129,7 +127,7 @@ def plan_of(config: Config, sizes: Sizes) -> Plan:
     return make_plan(config.train, method_of(config.method.name), epoch)
 
 
-def passes_of(config: Config, method: Method, plan: Plan, sizes: Sizes) -> Passes:
+def passes_of(config: Config, method: Method, plan: Plan, sizes: Mapping[str, int]) -> Passes:
     """Of a run of this configuration and plan on lists of so many images. The method tells what else it looks at."""
     adapts, extra, target = "target" in method.needs, method.extra, sizes["target"]
     warm_steps = plan.warmup_steps if adapts else plan.max_steps
@@ -145,7 +143,7 @@ def passes_of(config: Config, method: Method, plan: Plan, sizes: Sizes) -> Passe
     )  # fmt: skip
 
 
-def kind_of(config: Config, method: Method, ssda: bool, started: bool = True) -> Kind:
+def kind_of(config: Config, method: Method, ssda: bool, started: bool = True) -> StepKind:
     """A step. Before the method starts a step shows labelled images alone, unless the base model needs the target."""
     base, batch = base_of(config.method.base), config.train.batch_size
     shots = shots_of(batch) if ssda else 0
@@ -159,7 +157,7 @@ def kind_of(config: Config, method: Method, ssda: bool, started: bool = True) ->
         calls += base.calls_again(target)
     if not config.optim.backbone_lr_scale and config.data.name != "features":
         calls = tuple(call._replace(learned=False) for call in calls)
-    return Kind(calls, batch + shots + target, 2 if apart else 1)
+    return StepKind(calls, batch + shots + target, 2 if apart else 1)
 
 
 def planned(engine: Engine) -> Passes:

@@ -10,7 +10,7 @@ import pytest
 
 from fastget.archive.collect import of_study
 from fastget.archive.leaderboard import END, filled, panels
-from fastget.archive.record import Record, Row, Run, build, configuration_hash, read, write
+from fastget.archive.record import DoneRun, Record, RecordHead, build, configuration_hash, read, write
 from fastget.archive.statistics import Metric
 from fastget.commands.main import main
 from fastget.data.feature_store import Origin, Store
@@ -18,7 +18,9 @@ from fastget.runs.summary import SeedSummary
 from tests.studies.support import ACCURACY, stand_in
 
 
-def a_run(folder: Path, seed: int, accuracy: float | None, target: str = "b", method: str = "get", **more: Any) -> Run:
+def a_run(
+    folder: Path, seed: int, accuracy: float | None, target: str = "b", method: str = "get", **more: Any
+) -> DoneRun:
     """A finished run, with as much on disk as a record needs."""
     summary = SeedSummary(
         method=method, data="toy", setting="uda", source="a", target=target, steps=2, images={}, accuracy=accuracy,
@@ -38,13 +40,13 @@ def a_run(folder: Path, seed: int, accuracy: float | None, target: str = "b", me
     (folder / "config.yaml").write_text(
         f"data: {{name: toy, source: a, target: {target}}}\ntrain: {{seeds: [{seed}]}}\n"
     )
-    return Run(folder, summary)
+    return DoneRun(folder, summary)
 
 
-def a_row(method: str = "get", **more: Any) -> Row:
+def a_row(method: str = "get", **more: Any) -> RecordHead:
     metric: Metric = "accuracy"
     given = {"data": "toy", "setting": "uda", "base": "plain", "recipe": "default", "metric": metric, "study": "test"}
-    return Row(method=method, **{**given, "title": "GeT", **more})
+    return RecordHead(method=method, **{**given, "title": "GeT", **more})
 
 
 def a_record(tmp_path: Path) -> Record:

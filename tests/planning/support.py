@@ -8,7 +8,7 @@ from fastget.config import Config, make_config
 from fastget.networks.preprocessing import filled
 from fastget.planning.cards import card_of
 from fastget.planning.counts import sizes_of
-from fastget.planning.model import Machine
+from fastget.planning.model import PlanMachine
 from fastget.planning.predict import Asked, Planned, predict
 from fastget.planning.reading import stored_as
 
@@ -27,7 +27,7 @@ def plan(card: str = "a100", *, gpus: list[int] = GPUS, images: tuple[int, int] 
     known = {name: options.pop(name) for name in ("cache", "fixed") if name in options}
     files, pixels = options.pop("files", None), options.pop("pixels", None)
     config = config_of(**options)
-    machine = Machine(card_of(card), True, cores)
+    machine = PlanMachine(card_of(card), True, cores)
     return predict(
         Asked(config=config, sizes=sizes_of(config, images, classes), stored=stored_as(config, files, pixels),
               machine=machine, gpus=gpus, **known)

@@ -13,10 +13,10 @@ from fastget.networks.counted import count_network
 from fastget.planning.cards import CARDS, card_of, found_by
 from fastget.planning.counts import method_without_content, passes_on, sizes_of
 from fastget.planning.memory import CONTEXT, kept_by, memory_of
-from fastget.planning.model import Machine, exchange, forward_seconds, hidden_rest
+from fastget.planning.model import PlanMachine, exchange, forward_seconds, hidden_rest
 from fastget.planning.reading import cache_bytes
 from fastget.planning.show import assumptions
-from fastget.training.passes import Kind, kind_of
+from fastget.training.passes import StepKind, kind_of
 from tests.planning.support import GPUS, config_of, plan
 from tests.support import PAIRS, fitting
 
@@ -70,7 +70,7 @@ def test_a_step_is_counted_without_making_it(method: str, base: str, passes: int
     )  # fmt: skip
 
 
-def kind_in(started: bool = True, **settings: Any) -> Kind:
+def kind_in(started: bool = True, **settings: Any) -> StepKind:
     """A step of batches of 6, of 3 classes."""
     config = config_of(train__batch_size=6, **settings)
     return kind_of(config, method_without_content(config, 3, 12), config.data.setting == "ssda", started)
@@ -180,7 +180,7 @@ def test_an_exchange_by_hand() -> None:
 def test_the_model_fits_what_it_was_fitted_to(card: str, half: bool, published: float, backward: bool) -> None:
     counted = count_network(NetworkConfig(), 1000, 224)
     assert counted is not None
-    seconds = forward_seconds(counted, 256, Machine(card_of(card), half, 8)) * (3 if backward else 1)
+    seconds = forward_seconds(counted, 256, PlanMachine(card_of(card), half, 8)) * (3 if backward else 1)
     assert 256 / seconds == pytest.approx(published, rel=0.1)
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fastget.commands.main import main
-from fastget.studies.sweep import folder_of
+from fastget.studies.sweep import point_folder
 from tests.studies.support import stand_in
 
 
@@ -79,7 +79,7 @@ def test_mistakes_are_told(args: list[str], message: str, capsys: pytest.Capture
 
 
 def test_a_points_folder() -> None:
-    assert folder_of({"get.tau": "0.1", "optim.lr": "1e-3"}) == "get.tau=0.1,optim.lr=1e-3"
-    odd, other = folder_of({"network.weights": "a/b"}), folder_of({"network.weights": "a b"})
+    assert point_folder({"get.tau": "0.1", "optim.lr": "1e-3"}) == "get.tau=0.1,optim.lr=1e-3"
+    odd, other = point_folder({"network.weights": "a/b"}), point_folder({"network.weights": "a b"})
     assert odd.startswith("network.weights=a_b-")
     assert odd != other

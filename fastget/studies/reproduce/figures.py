@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastget import bases
-from fastget.archive.record import Run
+from fastget.archive.record import DoneRun
 from fastget.archive.selections import FINAL, choices_of
-from fastget.archive.statistics import Figure, over_seeds, over_tasks
+from fastget.archive.statistics import Mean, mean_over_seeds, mean_over_tasks
 from fastget.studies.jobs import Outcome
 from fastget.studies.outcomes import state
 from fastget.studies.reproduce.plan import Reproduction, place
-from fastget.studies.reproduce.recipe import Part, Row
+from fastget.studies.reproduce.recipe import Part, TableRow
 from fastget.studies.tasks import Task
 
 
@@ -22,7 +22,7 @@ class Cell:
     """A row's number in a column."""
 
     reported: str | None  # per cent, as the paper prints it
-    ours: Figure | None  # a share of 1
+    ours: Mean | None  # a share of 1
     state: str  # why there is none of ours
 
     @property
@@ -33,7 +33,7 @@ class Cell:
         return 100 * self.ours.mean - float(self.reported)
 
 
-def title_of(row: Row) -> str:
+def row_title(row: TableRow) -> str:
     """The row, as the paper names it."""
     base = bases.settings_of(row.base).title or row.group
     if row.label == "none":  # nothing on the base model
@@ -60,25 +60,25 @@ class Figures:
         """Those that some run has, the headline first."""
         return [FINAL, *dict.fromkeys(name for found in self._chosen.values() for name in found)]
 
-    def outcomes(self, part: Part, row: Row, column: str) -> list[Outcome]:
+    def outcomes(self, part: Part, row: TableRow, column: str) -> list[Outcome]:
         return [one for task in part.of(column) for one in self._of(part, row, task)]
 
-    def runs(self, part: Part, row: Row, column: str) -> list[list[Run]]:
+    def runs(self, part: Part, row: TableRow, column: str) -> list[list[DoneRun]]:
         """Those that are done, of each task behind a column."""
         found = [self._of(part, row, task) for task in part.of(column)]
-        return [[Run(one.job.folder, one.summary) for one in some if one.summary is not None] for some in found]
+        return [[DoneRun(one.job.folder, one.summary) for one in some if one.summary is not None] for some in found]
 
-    def cell(self, part: Part, row: Row, column: str, selection: str = FINAL) -> Cell:
+    def cell(self, part: Part, row: TableRow, column: str, selection: str = FINAL) -> Cell:
         by_task = [self._values(part, row, task, selection) for task in part.of(column)]
-        ours = over_tasks(by_task) if column in part.means else over_seeds(by_task[0])
+        ours = mean_over_tasks(by_task) if column in part.means else mean_over_seeds(by_task[0])
         whole = all(self._of(part, row, task) for task in part.of(column))
         found = self.outcomes(part, row, column)
         return Cell(part.reported(row, column), ours, "not run" if not whole else state(found))
 
-    def _of(self, part: Part, row: Row, task: Task) -> list[Outcome]:
+    def _of(self, part: Part, row: TableRow, task: Task) -> list[Outcome]:
         return self._by_place.get(place(self.out, part, row, task), [])
 
-    def _values(self, part: Part, row: Row, task: Task, selection: str) -> dict[int, float]:
+    def _values(self, part: Part, row: TableRow, task: Task, selection: str) -> dict[int, float]:
         found = {}
         for one in self._of(part, row, task):
             if one.summary is not None:

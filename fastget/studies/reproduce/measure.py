@@ -33,7 +33,7 @@ def to_come(outcomes: Sequence[Outcome], slots: Sequence[Slot], measure_it: bool
     done = [(planned, one.seconds) for one in outcomes if one.summary is not None and one.seconds
             for planned in passes(one.job)]  # fmt: skip
     worth = measure_it and sum(one.plan.max_steps for one in left) > SHORT and first.value("data.root")
-    pace = pace_of(done, (lambda: measure(first, slots[0])) if worth else None)
+    pace = pace_of(done, (lambda: short_run(first, slots[0])) if worth else None)
     return forecast(left, len(jobs_left), pace, min(len(slots), len(jobs_left)))
 
 
@@ -47,15 +47,15 @@ def passes(job: Job) -> list[Passes]:
         return []
 
 
-def measure(job: Job, slot: Slot) -> Pace:
+def short_run(job: Job, slot: Slot) -> Pace:
     """By a run of a few steps on a few of the job's own images. ValueError with its last words."""
     assert job.config is not None
     with tempfile.TemporaryDirectory(prefix="fastget-measure-") as place:
         short = _short(job, Path(place))
         words = jobs.command(short, slot, None)
         try:
-            done = subprocess.run(words, env=jobs.environment(slot), stdin=subprocess.DEVNULL, capture_output=True,
-                                  text=True, timeout=LIMIT)  # fmt: skip
+            done = subprocess.run(words, env=jobs.run_environment(slot), stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=LIMIT)  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise ValueError(f"its {SHORT} steps took more than {LIMIT} s") from error
         ended = time.time()

@@ -10,7 +10,7 @@ from fastget import methods
 from fastget.common.text import nearest
 from fastget.studies.compare import SETTINGS, own_settings, refuse_foreign
 from fastget.studies.jobs import Job
-from fastget.studies.reproduce.recipe import PaperTable, Part, Row
+from fastget.studies.reproduce.recipe import PaperTable, Part, TableRow
 from fastget.studies.study import try_config
 from fastget.studies.tasks import Task, folder_of
 
@@ -32,7 +32,7 @@ class Reproduction:
     root: Path | None = None
     given: Mapping[str, str] = field(default_factory=dict)  # the user's own settings, which win over the table's
 
-    def runs(self, row: Row) -> bool:
+    def runs(self, row: TableRow) -> bool:
         """Whether fastget has the row's method, and it is asked for."""
         return row.method in self.methods and row.base in self.bases
 
@@ -69,7 +69,7 @@ def plan(what: Reproduction, out: Path) -> list[Job]:
     jobs = []
     for part in table.parts:
         for row in filter(what.runs, table.rows):
-            own = settings_of(what, part, row)
+            own = row_settings(what, part, row)
             config, refused = try_config(own, None)
             for name, task in part.tasks.items():
                 if name not in what.tasks:
@@ -84,12 +84,12 @@ def plan(what: Reproduction, out: Path) -> list[Job]:
     return jobs
 
 
-def place(out: Path, part: Part, row: Row, task: Task) -> Path:
+def place(out: Path, part: Part, row: TableRow, task: Task) -> Path:
     """The folder of a row's runs on a task, a folder a seed."""
     return out / part.data / part.name / folder_of(task) / row.name
 
 
-def settings_of(what: Reproduction, part: Part, row: Row) -> dict[str, str]:
+def row_settings(what: Reproduction, part: Part, row: TableRow) -> dict[str, str]:
     """Of a row's jobs, all but the task: the table's, then the user's, then what the row and the setting stand for."""
     assert row.method is not None
     own = {"data.name": part.data, "method.name": row.method, "method.base": row.base}

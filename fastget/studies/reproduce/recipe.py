@@ -26,7 +26,7 @@ KEYS = ("table", "data", "setting", "shots")  # by which a part finds its number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TableRow:
     """A line of the table."""
 
     group: str  # the base model as the paper's numbers name it
@@ -82,7 +82,7 @@ class Part:
         """The tasks behind a column."""
         return [self.tasks[name] for name in self.means.get(column, [column])]
 
-    def reported(self, row: Row, column: str) -> str | None:
+    def reported(self, row: TableRow, column: str) -> str | None:
         return self.published.get((row.group, row.label, column))
 
 
@@ -93,7 +93,7 @@ class PaperTable:
     name: str
     title: str
     parts: Sequence[Part]
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
 
     @property
     def methods(self) -> list[str]:
@@ -139,9 +139,9 @@ def read_published() -> tuple[dict[str, str], ...]:
         return tuple(csv.DictReader(stream))
 
 
-def _row(group: str, label: str, base: str, what: Any) -> Row:
+def _row(group: str, label: str, base: str, what: Any) -> TableRow:
     method, own = (what["method"], what["set"]) if isinstance(what, dict) else (what, {})
-    return Row(group=group, label=str(label), base=base, method=method, set=_texts(own))
+    return TableRow(group=group, label=str(label), base=base, method=method, set=_texts(own))
 
 
 def _part(content: Mapping[str, Any]) -> Part:

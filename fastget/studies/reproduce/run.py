@@ -66,7 +66,7 @@ def describe(what: Reproduction, jobs: Sequence[Job]) -> list[str]:
 def live_table(what: Reproduction, out: Path, outcomes: Sequence[Outcome]) -> Table:
     """Every row of the paper's table against its headlines; where --tasks leaves some out, against the first of them.
     All of them are in table.md."""
-    from fastget.studies.reproduce.figures import Figures, title_of
+    from fastget.studies.reproduce.figures import Figures, row_title
 
     figures = Figures(what, out, outcomes)
     table = Table(
@@ -88,5 +88,5 @@ def live_table(what: Reproduction, out: Path, outcomes: Sequence[Outcome]) -> Ta
             ours = "" if not what.runs(row) else shown(cell.ours) if cell.ours else otherwise
             difference = "" if cell.difference is None else f"{cell.difference:+.1f}"
             texts += [cell.reported or "", ours, difference]
-        table.add_row(title_of(row), *texts)
+        table.add_row(row_title(row), *texts)
     return table

@@ -13,9 +13,9 @@ from fastget.common import files
 from fastget.common.text import counted
 from fastget.studies.jobs import Outcome
 from fastget.studies.outcomes import not_run
-from fastget.studies.reproduce.figures import Cell, Figures, title_of
+from fastget.studies.reproduce.figures import Cell, Figures, row_title
 from fastget.studies.reproduce.plan import TEXT, Reproduction
-from fastget.studies.reproduce.recipe import Part, Row
+from fastget.studies.reproduce.recipe import Part, TableRow
 
 LEGEND = (
     "Per cent, as in the paper: *paper* is what it prints, *ours* the mean ± std over seeds of the final models, "
@@ -40,7 +40,7 @@ def write(what: Reproduction, out: Path, outcomes: Sequence[Outcome]) -> list[Pa
 # --- the table in the paper's shape --------------------------------------------------------------
 
 
-def _lines(what: Reproduction, figures: Figures, part: Part) -> list[tuple[Row, str, list[str]]]:
+def _lines(what: Reproduction, figures: Figures, part: Part) -> list[tuple[TableRow, str, list[str]]]:
     """Row, whose numbers, a text a column: the paper's, ours, the difference, those of them that there are."""
     lines = []
     for row in what.table.rows:
@@ -67,7 +67,7 @@ def _signed(cell: Cell) -> str:
 def _markdown(what: Reproduction, figures: Figures, outcomes: Sequence[Outcome]) -> list[str]:
     lines = [f"# {what.table.title}", "", f"Recipe `{what.recipe}`, {counted(len(what.seeds), 'seed')}.", "", LEGEND]
     for part in what.table.parts:
-        body = [[f"{title_of(row)}, {whose}", *texts] for row, whose, texts in _lines(what, figures, part)]
+        body = [[f"{row_title(row)}, {whose}", *texts] for row, whose, texts in _lines(what, figures, part)]
         head = [f"n = {len(what.seeds)}", *map(_arrows, part.columns)]
         lines += ["", f"## {part.title}, {words(part.metric)}", "", *markdown(head, body)]
     lines += ["", "## Selection", "", SELECTION]
@@ -88,7 +88,7 @@ def _selections(what: Reproduction, figures: Figures, part: Part, column: str) -
     rows = []
     for row in filter(what.runs, what.table.rows):
         found = [figures.cell(part, row, column, name) for name in figures.selections]
-        rows.append([title_of(row), *(shown(cell.ours) if cell.ours else cell.state for cell in found)])
+        rows.append([row_title(row), *(shown(cell.ours) if cell.ours else cell.state for cell in found)])
     return rows
 
 
@@ -132,7 +132,7 @@ def _latex(what: Reproduction, figures: Figures) -> list[str]:
         before = None
         for row, whose, texts in _lines(what, figures, part):
             lines += [r"\midrule"] if before is None or row.group != before.group else []
-            named = "" if row is before else _tex(title_of(row))
+            named = "" if row is before else _tex(row_title(row))
             lines.append(" & ".join([named, whose, *map(_tex, texts)]) + r" \\")
             before = row
         lines += [r"\bottomrule", r"\end{tabular}"]
@@ -164,7 +164,7 @@ def _results(what: Reproduction, figures: Figures) -> list[Path]:
     return record.write(figures.out / "results", [one for one in found if one is not None])
 
 
-def _record(what: Reproduction, figures: Figures, part: Part, row: Row) -> record.Record | None:
+def _record(what: Reproduction, figures: Figures, part: Part, row: TableRow) -> record.Record | None:
     columns = {column: figures.runs(part, row, column) for column in part.columns}
     columns = {column: tasks for column, tasks in columns.items() if all(tasks)}  # what --tasks leaves out is not there
     if not columns:
@@ -172,8 +172,8 @@ def _record(what: Reproduction, figures: Figures, part: Part, row: Row) -> recor
     assert row.method is not None
     theirs = next(one.job.value("method.recipe") for column in columns for one in figures.outcomes(part, row, column))
     recipe = TEXT if what.recipe == TEXT else theirs
-    whose = record.Row(
-        data=part.data, setting=part.setting, method=row.method, base=row.base, recipe=recipe, title=title_of(row),
+    whose = record.RecordHead(
+        data=part.data, setting=part.setting, method=row.method, base=row.base, recipe=recipe, title=row_title(row),
         metric=part.metric, study=f"reproduce {what.table.name}", variant=row.name if row.set else "",
     )  # fmt: skip
     headline = part.headline if part.headline in columns else next(iter(columns))

@@ -76,7 +76,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, dies_after: int | None = No
             job.log.write_text(said.getvalue())
 
     monkeypatch.setattr(jobs.Pool, "_start", start)
-    monkeypatch.setattr(measure, "measure", lambda job, slot: Pace(100.0, 2.0, "measured: not here"))
+    monkeypatch.setattr(measure, "short_run", lambda job, slot: Pace(100.0, 2.0, "measured: not here"))
     monkeypatch.setattr(jobs, "POLL", 0.0)
     return started
 

@@ -11,7 +11,7 @@ import pytest
 
 from fastget.archive.selections import FINAL, ORACLE
 from fastget.commands.main import main
-from fastget.studies.reproduce.figures import title_of
+from fastget.studies.reproduce.figures import row_title
 from fastget.studies.reproduce.recipe import PaperTable, read_table, table_names
 from tests.studies.reproduce.support import SMALL, in_this_process, write_tree
 
@@ -53,10 +53,10 @@ def assert_written(table: PaperTable, printed: str, tasks: set[str], ran: set[st
     """Every row of the paper's in what is printed and in each file; figures where they were asked for."""
     page, tex = Path("r/table.md").read_text(), Path("r/table.tex").read_text()
     for row in table.rows:
-        assert title_of(row) in printed
+        assert row_title(row) in printed
         if row.method in ran or any(part.reported(row, column) for part in table.parts for column in part.columns):
-            assert f"| {title_of(row)}, " in page
-            assert title_of(row).replace("_", r"\_").replace("+", "$+$") in tex
+            assert f"| {row_title(row)}, " in page
+            assert row_title(row).replace("_", r"\_").replace("+", "$+$") in tex
     with Path("r/table.csv").open(newline="") as stream:
         lines = list(csv.DictReader(stream))
     for part in table.parts:

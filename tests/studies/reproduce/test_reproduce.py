@@ -18,7 +18,7 @@ import pytest
 from fastget.archive.selections import ORACLE, choices
 from fastget.commands.main import main
 from fastget.studies.reproduce import measure
-from fastget.studies.reproduce.figures import title_of
+from fastget.studies.reproduce.figures import row_title
 from fastget.studies.reproduce.recipe import read_table
 from tests.pictures import this_fastget
 from tests.studies.reproduce.support import SMALL, Died, in_this_process, write_tree
@@ -38,7 +38,7 @@ def args(table: str, *more: str, seeds: str = "0") -> list[str]:
 def assert_all_rows(table: str, text: str) -> None:
     """What is printed has every row of the paper's."""
     for row in read_table(table).rows:
-        assert title_of(row) in text
+        assert row_title(row) in text
 
 
 def test_a_table_that_dies_in_the_middle_goes_on(
@@ -152,11 +152,11 @@ def test_the_time_is_measured_by_a_short_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tree(Path("data"), "visda2017")
-    real = measure.measure
+    real = measure.short_run
     in_this_process(monkeypatch)
     assert main(args("visda2017-uda")) == 0
     assert "nothing was measured" in capsys.readouterr().out  # four steps: a measured run has more
-    monkeypatch.setattr(measure, "measure", real)
+    monkeypatch.setattr(measure, "short_run", real)
     assert main(args("visda2017-uda", "--out", "p", seeds="0,1,2")) == 0
     text = capsys.readouterr().out
     found = re.search(

@@ -10,7 +10,7 @@ import pytest
 
 from fastget.commands.main import main
 from fastget.data.datasets import DATA_SETS
-from fastget.studies.reproduce.figures import title_of
+from fastget.studies.reproduce.figures import row_title
 from fastget.studies.reproduce.plan import Reproduction, plan
 from fastget.studies.reproduce.recipe import PUBLISHED, PaperTable, read_published, read_table, table_names
 from fastget.studies.reproduce.write import write
@@ -68,7 +68,7 @@ def test_the_table_prints_what_the_paper_does(name: str, tmp_path: Path) -> None
         assert len(head) == 1 + len(part.columns)
         for line in body:
             title, _, whose = line[0].rpartition(", ")
-            row = next(row for row in table.rows if title_of(row) == title)
+            row = next(row for row in table.rows if row_title(row) == title)
             if whose == "paper":
                 cells = zip(part.columns, [*line[1:], *[""] * len(head)], strict=False)
                 printed += [(part.data, row.group, row.label, c, float(x)) for c, x in cells if x.strip()]
