@@ -5,7 +5,7 @@ A page says between two markers which results it shows, and everything between t
     <!-- results: digits/uda, office31-features/pda -->
     <!-- results end -->
 
-`methods: source-only, get` after a semicolon keeps those rows alone.
+`; methods: source-only, get` keeps those rows alone, `; provenance` adds a line on what each column was made on.
 """
 
 from __future__ import annotations
@@ -58,15 +58,22 @@ def filled(text: str, records: Sequence[Record], where: str) -> str:
 
 
 def leaderboard(what: str, records: Sequence[Record], where: str) -> list[str]:
-    """`what` is `DATA/SETTING, DATA/SETTING; methods: NAME, NAME`."""
-    places, _, more = what.partition(";")
-    wanted = _names(more.removeprefix(" methods:")) if more.strip() else None
+    """`what` is `DATA/SETTING, DATA/SETTING; methods: NAME, NAME; provenance`."""
+    places, *options = (part.strip() for part in what.split(";"))
+    wanted, provenance = None, False
+    for option in options:
+        if option.startswith("methods:"):
+            wanted = _names(option.removeprefix("methods:"))
+        elif option == "provenance":
+            provenance = True
+        else:
+            raise ValueError(f"{where}: after a semicolon stands `methods: NAME, NAME` or `provenance`, got {option!r}")
     columns = _columns(places, records, where)
     rows = _rows([one for column in columns.values() for one in column.values()], wanted)
     texts = [_column(column, list(rows)) for column in columns.values()]
     body = [[title, *(text[number] for text in texts)] for number, title in enumerate(rows.values())]
     heads = [f"{name.replace('/', '<br>')}, n = {_usual(column)}" for name, column in columns.items()]
-    return [*markdown(["method", *heads], body), "", *_caption(columns)]
+    return [*markdown(["method", *heads], body), "", LEGEND, *(_provenance(columns) if provenance else [])]
 
 
 def panels(places: str, records: Sequence[Record]) -> dict[str, list[Dot]]:
@@ -152,13 +159,12 @@ def _arrow(record: Record, below: Record) -> str:
     return "=" if abs(gain) < 0.05 else f"{'↑' if gain > 0 else '↓'} {abs(gain):.1f}"
 
 
-def _caption(columns: Mapping[str, Mapping[str, Record]]) -> list[str]:
-    """What the figures are of, a line a column."""
-    lines = [LEGEND, ""]
+def _provenance(columns: Mapping[str, Mapping[str, Record]]) -> list[str]:
+    """What the figures are of, a line per column."""
     by_words: dict[str, list[str]] = {}
     for name, column in columns.items():
         by_words.setdefault(_about(list(column.values())), []).append(name.replace("/", ", "))
-    return [*lines, *(f"- {'; '.join(names)}: {about}." for about, names in by_words.items())]
+    return ["", *(f"- {'; '.join(names)}: {about}." for about, names in by_words.items())]
 
 
 def _about(records: Sequence[Record]) -> str:

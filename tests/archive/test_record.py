@@ -127,7 +127,7 @@ def test_a_page_shows_what_the_results_say(tmp_path: Path) -> None:
     assert ours is not None
     assert below is not None
     assert worse is not None
-    page = f"# Before\n<!-- results: toy/uda -->\nold\n{END}\nafter\n"
+    page = f"# Before\n<!-- results: toy/uda; provenance -->\nold\n{END}\nafter\n"
     text = filled(page, [worse, ours, below], "page")
     assert "| method | toy<br>uda, n = 2 |" in text
     rows = [line for line in text.splitlines() if line.startswith("| `")]
@@ -137,13 +137,16 @@ def test_a_page_shows_what_the_results_say(tmp_path: Path) -> None:
         "| `minent` | 10.0 (n = 1) ↓ 50.0 |",
     ]
     assert "- toy, uda: accuracy, 1 task, backbone small; commit c0ffee, on CPU." in text
-    assert text.startswith("# Before\n<!-- results: toy/uda -->\n|")
+    assert text.startswith("# Before\n<!-- results: toy/uda; provenance -->\n|")
+    assert "commit" not in filled(page.replace("; provenance", ""), [worse, ours, below], "page")
     assert text.endswith(f"{END}\nafter\n")
     assert filled(text, [worse, ours, below], "page") == text
-    some = filled(page.replace("uda -->", "uda; methods: get -->"), [worse, ours, below], "page")
+    some = filled(page.replace("; provenance", "; methods: get"), [worse, ours, below], "page")
     assert [line[:7] for line in some.splitlines() if line.startswith("| `")] == ["| `get`"]
     with pytest.raises(ValueError, match=r"page: no results of 'toy/pda' \(did you mean 'toy/uda'\?\)"):
         filled(page.replace("toy/uda", "toy/pda"), [ours], "page")
+    with pytest.raises(ValueError, match="after a semicolon stands .* got 'notes'"):
+        filled(page.replace("provenance", "notes"), [ours], "page")
     with pytest.raises(ValueError, match="has no <!-- results end"):
         filled(page.replace(END, ""), [ours], "page")
 
