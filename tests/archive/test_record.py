@@ -145,7 +145,7 @@ def test_a_page_shows_what_the_results_say(tmp_path: Path) -> None:
     assert [line[:7] for line in some.splitlines() if line.startswith("| `")] == ["| `get`"]
     with pytest.raises(ValueError, match=r"page: no results of 'toy/pda' \(did you mean 'toy/uda'\?\)"):
         filled(page.replace("toy/uda", "toy/pda"), [ours], "page")
-    with pytest.raises(ValueError, match="after a semicolon stands .* got 'notes'"):
+    with pytest.raises(ValueError, match=r"after a semicolon stands .* got 'notes'"):
         filled(page.replace("provenance", "notes"), [ours], "page")
     with pytest.raises(ValueError, match="has no <!-- results end"):
         filled(page.replace(END, ""), [ours], "page")
