@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import fastget
 from fastget.config import make_config
-from fastget.networks.counted import count_network
+from fastget.networks.flops import count_network
 from fastget.networks.preprocessing import filled
 from fastget.planning.counts import method_without_content
 from fastget.planning.measure import Slower, cpu_machine, measure, picture

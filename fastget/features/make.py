@@ -48,7 +48,7 @@ from fastget.loading.sampling import EvalSampler
 from fastget.loading.stream import Batch, Stream, TooManyBadImages
 from fastget.networks.network import build_network
 from fastget.networks.preprocessing import filled
-from fastget.networks.record import RANDOM, digest_of, source_of
+from fastget.networks.provenance import RANDOM, digest_of, source_of
 
 SHARD = 1024  # rows: what a kill may cost
 BATCH = 128

@@ -28,7 +28,7 @@ from fastget.data.protocols import Domains
 from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler
 from fastget.loading.stream import Stream
-from fastget.networks.counted import count_network
+from fastget.networks.flops import count_network
 from fastget.planning.cards import CPU, PlanCard
 from fastget.planning.counts import method_without_content
 from fastget.planning.memory import kept_by

@@ -12,7 +12,7 @@ from fastget.bases import base_of
 from fastget.common.timing import UNTIMED
 from fastget.config import Config
 from fastget.loading.loader import AHEAD
-from fastget.networks.counted import Counted
+from fastget.networks.flops import Counted
 from fastget.networks.network import Network
 from fastget.planning.counts import method_without_content
 from fastget.training.cost import bytes_of

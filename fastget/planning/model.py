@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fastget.bases.base import Call
-from fastget.networks.counted import Counted
+from fastget.networks.flops import Counted
 from fastget.planning.cards import PlanCard
 from fastget.planning.memory import Kept
 from fastget.planning.reading import Reading

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastget.bases import base_of
 from fastget.config import Config
-from fastget.networks.counted import Counted, count_network
+from fastget.networks.flops import Counted, count_network
 from fastget.planning.cards import PlanCard
 from fastget.planning.counts import Sizes, on_gpus, passes_on
 from fastget.planning.memory import kept_by, memory_of

@@ -29,7 +29,7 @@ from fastget.loading.loader import Loader
 from fastget.loading.stream import Batch
 from fastget.methods.base import Seen
 from fastget.networks.preprocessing import filled
-from fastget.networks.record import Record, other_start, record_of
+from fastget.networks.provenance import Record, other_start, record_of
 from fastget.training.build import Loaders, build_model, distributed, optimizer_of
 from fastget.training.cost import Meter
 from fastget.training.graph import Parts, graph_of

@@ -16,7 +16,7 @@ from fastget.bases.base import Call
 from fastget.config import Config, without_preset
 from fastget.methods import method_of
 from fastget.methods.base import Method
-from fastget.networks.counted import count_network
+from fastget.networks.flops import count_network
 from fastget.networks.preprocessing import filled
 from fastget.training.build import shots_of
 from fastget.training.cost import LEARNED, LOOKED_AT

@@ -16,7 +16,7 @@ from fastget.data.feature_store import INDEX, Store, write_shard
 from fastget.features import make
 from fastget.features.make import make_features
 from fastget.networks.network import build_network
-from fastget.networks.record import digest_of
+from fastget.networks.provenance import digest_of
 from fastget.training.engine import Engine
 from tests.common.test_ranks import start
 from tests.pictures import write_domains

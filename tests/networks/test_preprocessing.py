@@ -12,7 +12,7 @@ from fastget.common.preprocessing import MEAN, STD, Preprocessing
 from fastget.config import NetworkConfig, changed
 from fastget.networks.network import build_network
 from fastget.networks.preprocessing import filled, preprocessing_of
-from fastget.networks.record import source_of
+from fastget.networks.provenance import source_of
 
 
 def config(**settings: Any) -> fastget.Config:

@@ -14,7 +14,7 @@ from fastget.common.preprocessing import MEAN, STD, Preprocessing
 from fastget.config import NetworkConfig
 from fastget.networks.network import Network, build_network
 from fastget.networks.preprocessing import preprocessing_of
-from fastget.networks.record import digest_of, other_start, record_of
+from fastget.networks.provenance import digest_of, other_start, record_of
 
 HALF = (0.5, 0.5, 0.5)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fastget.config import NetworkConfig
-from fastget.networks.counted import count_network
+from fastget.networks.flops import count_network
 from fastget.planning.cards import CARDS, card_of, found_by
 from fastget.planning.counts import method_without_content, passes_on, sizes_of
 from fastget.planning.memory import CONTEXT, kept_by, memory_of

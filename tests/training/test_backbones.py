@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from fastget.commands.main import main
 from fastget.common.preprocessing import Preprocessing
-from fastget.networks.record import digest_of
+from fastget.networks.provenance import digest_of
 from fastget.runs.summary import read_summary
 from fastget.serving.export import Deployed, metadata
 from fastget.serving.predictor import load_predictor

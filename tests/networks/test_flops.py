@@ -3,7 +3,7 @@
 import pytest
 
 from fastget.config import NetworkConfig
-from fastget.networks.counted import count_network
+from fastget.networks.flops import count_network
 
 SMALL = NetworkConfig(name="small", weights="none", bottleneck_dim=4)
 
