@@ -21,9 +21,9 @@ from fastget.common.text import and_more, escaped
 from fastget.config import DataConfig, make_config, parse_pairs
 from fastget.data.domains import load_domains
 from fastget.data.feature_store import Origin
+from fastget.data.folders import unused_notes
 from fastget.data.lists import ImageList
 from fastget.data.relative_paths import as_found, path_fields
-from fastget.data.walk import unused_notes
 
 if TYPE_CHECKING:
     from fastget.evaluation.score import Evaluation

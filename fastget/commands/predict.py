@@ -21,9 +21,9 @@ from fastget.common.choices import Precision
 from fastget.common.files import made_whole
 from fastget.common.progress import progress_bar
 from fastget.common.text import csv_cell, escaped
+from fastget.data.folders import unused_notes, walk
 from fastget.data.formats import IMAGE_SUFFIXES
 from fastget.data.lists import read_list
-from fastget.data.walk import unused_notes, walk
 from fastget.serving import BATCH
 
 if TYPE_CHECKING:

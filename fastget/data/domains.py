@@ -18,14 +18,13 @@ from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.decode import Problem
 from fastget.data.digits import digits_root
 from fastget.data.feature_store import Store
-from fastget.data.folders import domains_from_folders, folders_in, what_is
+from fastget.data.folders import domains_from_folders, folders_in, unreadable, unused_notes, what_is
 from fastget.data.lists import ImageList, domains_from_lists, read_list
 from fastget.data.notes import count_notes, lacking_notes, same_notes
 from fastget.data.packed.read import Packed, find_packed
 from fastget.data.protocols import Domains
 from fastget.data.published import present, published_shots, read_domain, validation_file
 from fastget.data.relative_paths import as_found
-from fastget.data.walk import unreadable, unused_notes
 
 
 def load_domains(

@@ -90,7 +90,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FeatureRows:
     """Some images of a domain."""
 
     features: NDArray[Any]  # (n, D) float16 or float32
@@ -113,7 +113,9 @@ class DamagedShard(ValueError):
     """A shard that is not as it was written; the text names it."""
 
 
-def write_shard(file: Path, rows: Rows, origin: Origin, made_of: str, left_out: Sequence[dict[str, str]] = ()) -> Shard:
+def write_shard(
+    file: Path, rows: FeatureRows, origin: Origin, made_of: str, left_out: Sequence[dict[str, str]] = ()
+) -> Shard:
     """Whole or not at all. `made_of` is a digest of what it was made of, by which a restart knows it again."""
     tensors = rows.tensors()
     sha256 = _digest(tensors)
@@ -129,7 +131,7 @@ def write_shard(file: Path, rows: Rows, origin: Origin, made_of: str, left_out: 
     return Shard(file.name, len(rows), len(content), sha256, tuple(left_out))
 
 
-def read_shard(file: Path) -> tuple[Rows, dict[str, Any]]:
+def read_shard(file: Path) -> tuple[FeatureRows, dict[str, Any]]:
     """Its rows, and what it tells of itself. DamagedShard if its tensors are not those that were written."""
     again = "make it again by the same `fastget features` command, which keeps the others"
     try:
@@ -143,7 +145,7 @@ def read_shard(file: Path) -> tuple[Rows, dict[str, Any]]:
     if _digest(tensors) != about.get("sha256"):
         raise DamagedShard(f"{file} is damaged (its checksum is wrong): {again}")
     paths = bytes(tensors["paths"]).decode("utf-8", "surrogateescape").split("\0")[:-1]
-    return Rows(tensors["features"], tensors["labels"], paths), about
+    return FeatureRows(tensors["features"], tensors["labels"], paths), about
 
 
 def kept_entry(file: Path, origin: Origin, made_of: str) -> Shard | None:
@@ -190,7 +192,7 @@ class Store:
     origin: Origin
     classes: tuple[str, ...]
     domains: dict[str, tuple[Shard, ...]] = field(default_factory=dict)  # the finished ones
-    _read: dict[str, Rows] = field(default_factory=dict, repr=False, compare=False)  # those in memory
+    _read: dict[str, FeatureRows] = field(default_factory=dict, repr=False, compare=False)  # those in memory
 
     @classmethod
     def open(cls, folder: Path) -> Store:
@@ -242,7 +244,7 @@ class Store:
         place = {path: i for i, path in enumerate(rows.paths)}
         return rows.features[np.fromiter((place[path] for path in images.paths), np.int64, len(images))]
 
-    def rows(self, domain: str) -> Rows:
+    def rows(self, domain: str) -> FeatureRows:
         """All of a domain, read once, every shard compared with its checksum."""
         if domain not in self.domains:
             found = f"it has {and_more(list(self.domains))}" if self.domains else "none is finished yet"
@@ -254,7 +256,7 @@ class Store:
             self._read[domain] = self._load(domain)
         return self._read[domain]
 
-    def _load(self, domain: str) -> Rows:
+    def _load(self, domain: str) -> FeatureRows:
         parts = [self._shard(entry) for entry in self.domains[domain]]
         labels = np.concatenate([part.labels for part in parts])
         wrong = np.flatnonzero((labels < UNLABELLED) | (labels >= len(self.classes)))
@@ -264,9 +266,9 @@ class Store:
                 f"{len(self.classes) - 1}, or {UNLABELLED} for none; make the features again"
             )
         features = parts[0].features if len(parts) == 1 else np.concatenate([part.features for part in parts])
-        return Rows(features, labels, [path for part in parts for path in part.paths])
+        return FeatureRows(features, labels, [path for part in parts for path in part.paths])
 
-    def _shard(self, entry: Shard) -> Rows:
+    def _shard(self, entry: Shard) -> FeatureRows:
         file = self.folder / entry.file
         rows, about = read_shard(file)
         if Origin.read(about["origin"]) != self.origin:

@@ -15,10 +15,17 @@ from numpy.typing import NDArray
 
 from fastget.common.text import and_more
 from fastget.data.formats import IMAGE_SUFFIXES
-from fastget.data.walk import Unused
 
 UNLABELLED = -1
 MAX_CLASSES = 100_000  # a label beyond this is a mistake, not a class
+
+
+@dataclass(frozen=True)
+class Unused:
+    """A file, or a folder as a whole, that no list holds."""
+
+    path: str  # relative to the root, as in a list
+    reason: str
 
 
 @dataclass(frozen=True)

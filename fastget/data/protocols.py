@@ -25,9 +25,8 @@ from fastget.common.text import and_more
 from fastget.config import DataConfig
 from fastget.data.decode import Problem
 from fastget.data.feature_store import Origin
-from fastget.data.lists import UNLABELLED, ImageList
+from fastget.data.lists import UNLABELLED, ImageList, Unused
 from fastget.data.packed.read import Packed
-from fastget.data.walk import Unused
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ import numpy as np
 
 from fastget.common.text import and_more, nearest
 from fastget.data.datasets import DataSet
-from fastget.data.folders import folders_in, read_folder
-from fastget.data.lists import ImageList, class_names, read_list
-from fastget.data.walk import BESIDE, Found, Unused, unused_notes, walk
+from fastget.data.folders import BESIDE, Found, folders_in, read_folder, unused_notes, walk
+from fastget.data.lists import ImageList, Unused, class_names, read_list
 
 ON_DISK = 0.6  # how like a name on disk must be to be offered: there may be many
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")

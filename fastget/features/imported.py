@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fastget.common.archive import START, other_content
-from fastget.data.feature_store import INDEX, FeatureType, Origin, Rows, Store, shard_name, write_shard
+from fastget.data.feature_store import INDEX, FeatureRows, FeatureType, Origin, Store, shard_name, write_shard
 from fastget.data.lists import UNLABELLED
 from fastget.features.make import SHARD
 
@@ -58,9 +58,9 @@ def import_features(
     return store
 
 
-def _cut(rows: Rows, start: int) -> Rows:
+def _cut(rows: FeatureRows, start: int) -> FeatureRows:
     part = slice(start, start + SHARD)
-    return Rows(rows.features[part], rows.labels[part], rows.paths[part])
+    return FeatureRows(rows.features[part], rows.labels[part], rows.paths[part])
 
 
 def _load(file: Path) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _load(file: Path) -> dict[str, Any]:
     return dict(tree)
 
 
-def _rows(tree: dict[str, Any], domain: str, stored: FeatureType, file: Path) -> Rows:
+def _rows(tree: dict[str, Any], domain: str, stored: FeatureType, file: Path) -> FeatureRows:
     values, labels = tree["feats"][domain], tree["labels"][domain]
     if not isinstance(labels, Tensor) or labels.shape != values.shape[:1] or labels.is_floating_point():
         raise ValueError(f"{file}: the labels of {domain} must be {len(values):,} whole numbers, one for each row")
@@ -108,4 +108,4 @@ def _rows(tree: dict[str, Any], domain: str, stored: FeatureType, file: Path) ->
     paths = tree.get("paths", {}).get(domain) or [f"{domain}/{i:06d}" for i in range(len(values))]
     if len(paths) != len(values) or len(set(paths)) != len(paths):
         raise ValueError(f"{file}: the paths of {domain} must be {len(values):,} different texts")
-    return Rows(kept.contiguous().numpy(), np.asarray(labels), [str(path) for path in paths])
+    return FeatureRows(kept.contiguous().numpy(), np.asarray(labels), [str(path) for path in paths])

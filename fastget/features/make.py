@@ -30,9 +30,9 @@ from fastget.config import Config
 from fastget.data.domains import read_domains, sound_lists
 from fastget.data.feature_store import (
     INDEX,
+    FeatureRows,
     FeatureType,
     Origin,
-    Rows,
     Shard,
     Store,
     common_classes,
@@ -40,9 +40,9 @@ from fastget.data.feature_store import (
     shard_name,
     write_shard,
 )
+from fastget.data.folders import unused_notes
 from fastget.data.lists import ImageList
 from fastget.data.packed.read import find_packed
-from fastget.data.walk import unused_notes
 from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler
 from fastget.loading.stream import Batch, Stream, TooManyBadImages
@@ -267,12 +267,12 @@ class _Maker:
             reasons = {bad.path: bad.reason for bad in loader.bad.files}
             left_out = [{"path": mine.file(i), "reason": reasons.get(mine.file(i), "")} for i in sorted(lacking)]
             chosen = mine.take(index[:cut])
-            rows = Rows(values[:cut].numpy(), chosen.labels, chosen.paths)
+            rows = FeatureRows(values[:cut].numpy(), chosen.labels, chosen.paths)
             file = self.store.folder / shard_name(images.name, number)
             yield number, self._write(file, rows, made_of[number], left_out)
         batches.close()
 
-    def _write(self, file: Path, rows: Rows, made_of: str, left_out: list[dict[str, str]]) -> Shard:
+    def _write(self, file: Path, rows: FeatureRows, made_of: str, left_out: list[dict[str, str]]) -> Shard:
         try:
             return write_shard(file, rows, self.store.origin, made_of, left_out)
         except OSError as error:

@@ -13,8 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastget.config import NetworkConfig
-from fastget.networks.backbones import State, load_backbone_weights, torchvision_backbone, torchvision_members
-from fastget.networks.small import SmallResNet
+from fastget.networks.backbones import (
+    SmallResNet,
+    State,
+    load_backbone_weights,
+    torchvision_backbone,
+    torchvision_members,
+)
 from fastget.networks.timm_backbones import PREFIX, timm_backbone, timm_reader
 
 

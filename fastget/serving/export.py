@@ -23,8 +23,8 @@ from fastget.common.preprocessing import Preprocessing
 from fastget.evaluation.infer import ClassMeans
 from fastget.loading.pixels import normalise
 from fastget.networks.network import Network
+from fastget.serving.exported_weights import SUFFIX, write_weights
 from fastget.serving.predictor import Predictor, load_predictor
-from fastget.serving.weights import SUFFIX, write_weights
 
 Format = Literal["torch", "onnx", "safetensors"]
 SUFFIXES: dict[Format, str] = {"torch": ".pt2", "onnx": ".onnx", "safetensors": SUFFIX}

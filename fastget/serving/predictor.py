@@ -31,7 +31,7 @@ from fastget.loading.sampling import EvalSampler
 from fastget.networks.network import Network, build_network
 from fastget.runs.checkpoint import FINAL, BadCheckpoint, CheckpointFolder, load_checkpoint
 from fastget.serving import BATCH
-from fastget.serving.weights import OF_THE_TYPE, SUFFIX, read_weights
+from fastget.serving.exported_weights import OF_THE_TYPE, SUFFIX, read_weights
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from fastget.config import make_config
 from fastget.data.domains import find_domains, load_domains, read_domains
-from fastget.data.feature_store import INDEX, Origin, Rows, Store, shard_name, write_shard
+from fastget.data.feature_store import INDEX, FeatureRows, Origin, Store, shard_name, write_shard
 from fastget.data.lists import ImageList
 
 ORIGIN = Origin(
@@ -20,9 +20,9 @@ ORIGIN = Origin(
 PATHS = ["a/1.jpg", "a/ä\udcff\n2.jpg", "b/3.jpg"]  # one that is not UTF-8, with a line's end in it
 
 
-def rows(first: float = 0.0, label: int = 0) -> Rows:
+def rows(first: float = 0.0, label: int = 0) -> FeatureRows:
     values = np.arange(9, dtype=np.float16).reshape(3, 3) + np.float16(first)
-    return Rows(values, np.array([label, 1, 1]), PATHS)
+    return FeatureRows(values, np.array([label, 1, 1]), PATHS)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastget.data.jpeg import decode_jpeg, jpeg_warning
+from fastget.data.decode import decode_jpeg, jpeg_warning
 from tests.pictures import photograph
 
 SIZES = [(1, 1), (7, 5), (16, 16), (31, 200), (255, 129)]

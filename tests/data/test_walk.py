@@ -10,7 +10,7 @@ from PIL import Image
 
 from fastget.config import DataConfig
 from fastget.data.domains import load_domains, read_domains
-from fastget.data.walk import unused_notes, walk
+from fastget.data.folders import unused_notes, walk
 from tests.pictures import pixels, write_domains
 
 

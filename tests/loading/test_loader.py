@@ -23,8 +23,7 @@ from fastget.data.lists import ImageList
 from fastget.data.packed.read import Cache, Encoding, Packed
 from fastget.data.packed.write import pack
 from fastget.loading import dali
-from fastget.loading.dali import dali_batches, define
-from fastget.loading.dali_source import ExternalSource
+from fastget.loading.dali import ExternalSource, dali_batches, define
 from fastget.loading.loader import Loader, choose_loader
 from fastget.loading.pixels import normalise
 from fastget.loading.sampling import EvalSampler, TrainSampler

@@ -12,9 +12,17 @@ import json
 import sys
 import warnings
 
-from fastget.data.decode import MAX_PIXELS, TAIL, Problem, decode_all, look_at_ends, open_regular, size_problem
+from fastget.data.decode import (
+    MAX_PIXELS,
+    TAIL,
+    Problem,
+    decode_all,
+    jpeg_warning,
+    look_at_ends,
+    open_regular,
+    size_problem,
+)
 from fastget.data.formats import size_told, sniff
-from fastget.data.jpeg import jpeg_warning
 
 
 def inspect(path: str, max_pixels: int = MAX_PIXELS) -> Problem | None:

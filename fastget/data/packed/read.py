@@ -33,7 +33,7 @@ from PIL import Image
 from fastget.common.choices import Interpolation
 from fastget.common.files import path_keys, sizes_and_times
 from fastget.common.text import and_more
-from fastget.data.jpeg import decode_jpeg
+from fastget.data.decode import decode_jpeg
 from fastget.data.lists import ImageList
 
 Format = Literal["jpeg", "raw"]

@@ -18,8 +18,8 @@ from fastget.data.domains import load_domains
 from fastget.loading.pixels import normalise
 from fastget.runs.checkpoint import BadCheckpoint
 from fastget.runs.old import FORMAT
+from fastget.serving.exported_weights import KEY
 from fastget.serving.predictor import load_predictor
-from fastget.serving.weights import KEY
 
 
 @pytest.fixture(scope="module")
