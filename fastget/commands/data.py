@@ -22,10 +22,9 @@ from fastget.data.check.files import CheckReport, check_lists
 from fastget.data.contact_sheet import contact_sheet
 from fastget.data.datasets import DATA_SETS, NAMES
 from fastget.data.decode import MAX_PIXELS, Problem
-from fastget.data.domains import read_domains
+from fastget.data.domains import count_notes, read_domains
 from fastget.data.folders import unreadable, unused_notes
 from fastget.data.lists import ImageList, merged
-from fastget.data.notes import count_notes
 from fastget.data.packed.read import Cache, Encoding, cache_folder
 from fastget.data.packed.write import Packing, estimate, pack, verify
 from fastget.networks.preprocessing import filled

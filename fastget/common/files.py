@@ -49,6 +49,15 @@ def write_atomically(file: Path, content: bytes) -> None:
         making.write_bytes(content)
 
 
+@contextmanager
+def writing(place: Path, fix: str = "choose another place by --out") -> Iterator[None]:
+    """What cannot be written in here is a mistake of who chose the place: ValueError with the fix."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"cannot write {place}: {error.strerror or error}; {fix}") from error
+
+
 def write_csv(file: Path, rows: Iterable[Iterable[object]]) -> None:
     """The head is the first row. No cell is a formula for a spreadsheet, and what is no UTF-8 is escaped."""
     text = io.StringIO()

@@ -18,6 +18,11 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, without the advice that its library adds; its kind where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def close_matches(word: str, words: Iterable[str], most: int = 1, cutoff: float = 0.4) -> list[str]:
     """What someone who wrote `word` may have meant, the likeliest first."""
     return difflib.get_close_matches(word, list(words), n=most, cutoff=cutoff)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,12 @@ from fastget.common.progress import Advance
 from fastget.common.text import and_more, nearest
 from fastget.config import DataConfig
 from fastget.data import protocols
-from fastget.data.check.files import CheckReport, check_lists
+from fastget.data.check.files import without_bad
 from fastget.data.datasets import DATA_SETS, NAMES
-from fastget.data.decode import Problem
 from fastget.data.digits import digits_root
 from fastget.data.feature_store import Store
-from fastget.data.folders import domains_from_folders, folders_in, unreadable, unused_notes, what_is
+from fastget.data.folders import domains_from_folders, folders_in, unused_notes, what_is
 from fastget.data.lists import ImageList, domains_from_lists, read_list
-from fastget.data.notes import count_notes, lacking_notes, same_notes
 from fastget.data.packed.read import Packed, find_packed
 from fastget.data.protocols import Domains
 from fastget.data.published import present, published_shots, read_domain, validation_file
@@ -44,22 +42,16 @@ def load_domains(
     if need_validation and validation is None:
         raise ValueError(_no_validation(data))
     domains = protocols.apply(source, target, data, published=shots, validation=validation)
-    same = source.in_both(target) if store is None else np.full(len(source), data.source == data.target)
-    notes = [*moved, *same_notes(source, same), *domains.notes]
-    notes += lacking_notes(target) if data.setting == "uda" else []
-    if store is not None:
-        return _with_features(domains, store, notes)
-    return _with_files(domains, data, whole, notes, workers, advance)
-
-
-def _with_features(domains: Domains, store: Store, notes: list[str]) -> Domains:
-    """The lists with their features. No image is opened, so that none can be bad."""
-    note = f"features of {store.origin.tag}, {store.origin.dim} wide, from {store.folder}"
-    return dataclasses.replace(
+    same = int(source.in_both(target).sum()) if store is None else len(source) * (data.source == data.target)
+    notes = [*moved, *domains.notes, *_odd_notes(source, target, same, data.setting)]
+    if store is None:
+        return _with_files(domains, data, whole, notes, workers, advance)
+    notes = [f"features of {store.origin.tag}, {store.origin.dim} wide, from {store.folder}", *notes]
+    return dataclasses.replace(  # no image is opened, so that none can be bad
         domains,
         features={role: store.features(images) for role, images in domains.lists().items()},
         origin=store.origin,
-        notes=[note, *notes],
+        notes=notes,
         protocol=domains.protocol | {"features": dataclasses.asdict(store.origin)},
     )
 
@@ -74,7 +66,7 @@ def _with_files(
 ) -> Domains:
     """The lists after a quick look at every file, with their caches. What lies in the folders of the whole domains and
     is not used is counted in the notes, and listed in the protocol."""
-    lists, report = sound_lists(domains.lists(), data, workers, advance, whole)
+    lists, report = without_bad(domains.lists(), data, workers, advance, whole)
     found: dict[str, tuple[Packed | None, str]] = {}
     if data.resize is not None and data.interpolation is not None:  # else it is not known what a cache should hold
         found = {role: find_packed(some, data.cache, data.resize, data.interpolation) for role, some in lists.items()}
@@ -84,6 +76,8 @@ def _with_files(
         protocol["left_out"] = [dataclasses.asdict(problem) for problem in report.bad]
     if unused := [dataclasses.asdict(one) for some in by_name.values() for one in some]:
         protocol["unused"] = unused
+    unused_in = [note for name, some in by_name.items() for note in unused_notes(name, some)]
+    of_caches = [note for _, note in found.values() if note]
     changed: dict[str, Any] = dict(lists)
     return dataclasses.replace(
         domains,
@@ -91,15 +85,37 @@ def _with_files(
         left_out=report.bad,
         unused=dict(zip(("source", "target"), (images.unused for images in whole), strict=True)),
         packed={role: packed for role, (packed, _) in found.items() if packed},
-        notes=[
-            *report.notes,
-            *(note for name, some in by_name.items() for note in unused_notes(name, some)),
-            *(note for _, note in found.values() if note),
-            *notes,
-            *count_notes(data.name, whole),
-        ],
+        notes=[*report.notes, *unused_in, *of_caches, *notes, *count_notes(data.name, whole)],
         protocol=protocol,
     )
+
+
+def _odd_notes(source: ImageList, target: ImageList, same: int, setting: str) -> list[str]:
+    """What is allowed, and likely not what was meant: images in both lists, a class that the target lacks."""
+    notes = []
+    if same:
+        notes.append(
+            f"{same:,} of the {len(source):,} images of {source.name} are among the target's too: are --source and "
+            "--target as they should be?"
+        )
+    lacking = [target.classes[c] for c in np.flatnonzero(target.counts() == 0)] if target.labelled else []
+    if lacking and setting == "uda":
+        count = len(target.classes)
+        notes.append(
+            f"{target.name} has no image of {len(lacking)} of the {count} classes: {and_more(lacking)}. If that is "
+            f"meant, it is partial adaptation: --setting pda --set data.pda_classes={count}"
+        )
+    return notes
+
+
+def count_notes(name: str, lists: Sequence[ImageList]) -> list[str]:
+    """Where a known data set has not as many images as were published."""
+    published = DATA_SETS[name].domains if name in DATA_SETS else {}
+    return [
+        f"{images.name}: {len(images):,} images, and {published[images.name]:,} were published"
+        for images in lists
+        if published.get(images.name, len(images)) != len(images)
+    ]
 
 
 def find_domains(data: DataConfig, store: Store | None = None) -> tuple[ImageList, ImageList]:
@@ -226,56 +242,4 @@ def _no_validation(data: DataConfig) -> str:
     return (
         f"train.select=validation needs a validation list, and {data.target} has none: {where}. "
         "Or choose by what needs no labels: --select entropy, mutual_information or neighbourhood_density"
-    )
-
-
-def sound_lists(
-    lists: Mapping[str, ImageList],
-    data: DataConfig,
-    workers: int = 0,
-    advance: Advance | None = None,
-    whole: Sequence[ImageList] = (),  # the domains that they are parts of, where they are parts
-) -> tuple[dict[str, ImageList], CheckReport]:
-    """Lists by any name, after a quick look at every file, without the bad ones; ValueError if those are an error."""
-    _refuse_closed_folders(whole or list(lists.values()), data)
-    report = check_lists(
-        list(lists.values()),
-        full=False,
-        workers=workers or data.workers,
-        max_pixels=data.max_pixels,
-        advance=advance,
-    )
-    if not report.bad:
-        return dict(lists), report
-    if data.bad_images == "error":
-        raise ValueError(_bad_message(report.bad, report.checked))
-    bad = {problem.path for problem in report.bad}
-    kept: dict[str, ImageList] = {}
-    for role, images in lists.items():
-        good = np.fromiter((file not in bad for file in images.files()), dtype=bool, count=len(images))
-        if not good.any():
-            first = report.bad[0]
-            raise ValueError(
-                f"all {len(images):,} images of {images.name} are bad; the first: {first.path} {first.reason}. "
-                "Check --root"
-            )
-        kept[role] = images if good.all() else images.keep(good)
-    return kept, report
-
-
-def _refuse_closed_folders(lists: Sequence[ImageList], data: DataConfig) -> None:
-    """An error for folders that may not be read, unless bad images are left out: then they are counted."""
-    closed = {one.path: one.reason for images in lists for one in unreadable(images.unused)}
-    if closed and data.bad_images == "error":
-        words = and_more([f"{path} is {reason}" for path, reason in closed.items()])
-        raise ValueError(f"{words}: give yourself the right to (chmod), or leave it out by --bad-images skip")
-
-
-def _bad_message(bad: list[Problem], checked: int) -> str:
-    missing = sum(problem.kind == "missing" for problem in bad)
-    words = and_more([f"{problem.path} {problem.reason}" for problem in bad])
-    root = "Check --root: " if missing == checked else ""
-    return (
-        f"{len(bad):,} of {checked:,} images cannot be read: {words}. "
-        f"{root}`fastget data check` lists them all; --bad-images skip leaves them out"
     )

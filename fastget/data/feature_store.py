@@ -148,7 +148,7 @@ def read_shard(file: Path) -> tuple[FeatureRows, dict[str, Any]]:
     return FeatureRows(tensors["features"], tensors["labels"], paths), about
 
 
-def kept_entry(file: Path, origin: Origin, made_of: str) -> Shard | None:
+def kept_entry(file: Path, made_of: str, origin: Origin) -> Shard | None:
     """The entry of a shard that an earlier making wrote of the very same, if it is there and whole."""
     if not file.is_file():
         return None

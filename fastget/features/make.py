@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,14 +21,15 @@ from torch import nn
 
 from fastget.common.device import choose_device, laid_out
 from fastget.common.errors import RunFailed
-from fastget.common.files import sizes_and_times
+from fastget.common.files import sizes_and_times, writing
 from fastget.common.lock import held
 from fastget.common.precision import autocast, choose_precision
 from fastget.common.progress import Advance
 from fastget.common.ranks import Ranks, joined
 from fastget.common.text import and_more
 from fastget.config import Config
-from fastget.data.domains import read_domains, sound_lists
+from fastget.data.check.files import without_bad
+from fastget.data.domains import read_domains
 from fastget.data.feature_store import (
     INDEX,
     FeatureRows,
@@ -93,7 +95,7 @@ def make_features(
         if len(set(names)) != len(names):
             raise ValueError(f"two of the domains have one name ({and_more(names)}): rename one of the lists")
         classes = common_classes(lists)
-        sound, report = sound_lists({images.name: images for images in lists}, data)
+        sound, report = without_bad({images.name: images for images in lists}, data)
         backbone, origin = build_backbone(config, len(classes), dtype, device)
         store = _open(Path(out), origin, classes, ranks)
         with progress(sum(map(len, sound.values()))) as advance:
@@ -107,13 +109,17 @@ def make_features(
 
 @contextmanager
 def _held(folder: Path, config: Config) -> Iterator[None]:
-    """One making at a time."""
-    _refuse_other_content(folder)
+    """One making at a time, in a folder of its own: among the images themselves shards would lie about."""
+    if folder.is_dir() and not (folder / INDEX).exists():
+        other = sorted(file.name for file in folder.iterdir() if file.suffix != ".safetensors" and file.name[0] != ".")
+        if other:
+            raise ValueError(
+                f"{folder} holds other files ({and_more(other, 3)}): features go to a folder of their own, choose "
+                "another --out"
+            )
     with ExitStack() as stack:
-        try:
+        with writing(folder):
             stack.enter_context(held(folder, take=config.train.lock == "take"))
-        except OSError as error:
-            raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another place by --out") from error
         yield
 
 
@@ -140,17 +146,6 @@ def build_backbone(
     return laid_out(network.backbone, device).eval().requires_grad_(False), origin
 
 
-def _refuse_other_content(folder: Path) -> None:
-    """ValueError for a folder of something else, such as the images themselves: shards would lie among it."""
-    if folder.is_dir() and not (folder / INDEX).exists():
-        other = sorted(file.name for file in folder.iterdir() if file.suffix != ".safetensors" and file.name[0] != ".")
-        if other:
-            raise ValueError(
-                f"{folder} holds other files ({and_more(other, 3)}): features go to a folder of their own, choose "
-                "another --out"
-            )
-
-
 def _open(folder: Path, origin: Origin, classes: tuple[str, ...], ranks: Ranks) -> Store:
     """The folder, new or of the same backbone and classes; ValueError otherwise."""
     if (folder / INDEX).exists() or folder.is_file():
@@ -166,13 +161,11 @@ def _open(folder: Path, origin: Origin, classes: tuple[str, ...], ranks: Ranks) 
         store = Store(folder, origin, classes)
     ranks.barrier()  # all have looked
     if ranks.main:
-        try:
+        with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for rest in folder.glob(".*.part*"):
                 rest.unlink()  # of a making that was killed
             store.write()
-        except OSError as error:
-            raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another place by --out") from error
     ranks.barrier()
     return store
 
@@ -198,22 +191,28 @@ class _Maker:
 
     def domain(self, images: ImageList) -> list[Shard]:
         """The shards of a domain: those that are there and fit, and the others made. Then it stands in the index."""
-        starts = range(0, len(images), self.shard)
-        made_of = [self._made_of(images.take(self._places(images, start))) for start in starts]
-        found = [self._kept(images, number, digest) for number, digest in enumerate(made_of)] if self.ranks.main else []
+        places = [np.arange(start, min(start + self.shard, len(images))) for start in range(0, len(images), self.shard)]
+        parts = [images.take(place) for place in places]
+        made_of = [_made_of(part) for part in parts]
+        files = [self.store.folder / shard_name(images.name, number) for number in range(len(parts))]
+        found: list[Shard | None] = []
+        if self.ranks.main:
+            found = [kept_entry(*one, self.store.origin) for one in zip(files, made_of, strict=True)]
         entries: dict[int, Shard] = {n: entry for n, entry in enumerate(self.ranks.gather(found)[0]) if entry}
-        for number in entries:
-            count = len(self._places(images, starts[number]))
-            self.kept += count
-            self.advance(count)
-        todo = [number for number in range(len(starts)) if number not in entries]
+        count = sum(len(parts[number]) for number in entries)
+        self.kept += count
+        self.advance(count)
+        todo = [number for number in range(len(parts)) if number not in entries]
         if todo:
             self._index(images.name, None)  # it tells of shards that may be replaced
-        mine = todo[self.ranks.rank :: self.ranks.world]
-        made = dict(self._make(images, mine, made_of)) if mine else {}
-        for part in self.ranks.gather(made):
-            entries |= part
-        done = [entries[number] for number in range(len(starts))]
+        made: dict[int, Shard] = {}
+        if mine := todo[self.ranks.rank :: self.ranks.world]:
+            looked_at = self._look(images, [places[number] for number in mine])
+            for number, (rows, left_out) in zip(mine, looked_at, strict=True):
+                made[number] = self._write(files[number], rows, made_of[number], left_out)
+        for some in self.ranks.gather(made):
+            entries |= some
+        done = [entries[number] for number in range(len(parts))]
         if not sum(entry.rows for entry in done):
             raise ValueError(f"no image of {images.name} could be read: check --root")
         self._index(images.name, tuple(done))
@@ -228,48 +227,33 @@ class _Maker:
             self.store.write()
         self.ranks.barrier()
 
-    def _places(self, images: ImageList, start: int) -> NDArray[np.int64]:
-        return np.arange(start, min(start + self.shard, len(images)))
+    def _look(
+        self, images: ImageList, places: list[NDArray[np.int64]]
+    ) -> Iterator[tuple[FeatureRows, list[dict[str, str]]]]:
+        """The rows of each part of a list, and its images that cannot be read, as soon as its last image is through.
 
-    def _made_of(self, images: ImageList) -> str:
-        """A digest of paths, labels, sizes and times: a file that was replaced is looked at again."""
-        digest = hashlib.sha256(sizes_and_times(images.files()).data)
-        digest.update(np.ascontiguousarray(images.labels).data)
-        digest.update("\0".join(images.paths).encode("utf-8", "surrogateescape"))
-        return digest.hexdigest()
-
-    def _kept(self, images: ImageList, number: int, made_of: str) -> Shard | None:
-        return kept_entry(self.store.folder / shard_name(images.name, number), self.store.origin, made_of)
-
-    def _make(self, images: ImageList, numbers: list[int], made_of: list[str]) -> Iterator[tuple[int, Shard]]:
-        """This rank's shards, each written as soon as its last image is through."""
-        places = [self._places(images, number * self.shard) for number in numbers]
-        mine = images.take(np.concatenate(places))
-        ends = np.cumsum([len(part) for part in places]).tolist()
-        loader = self._loader(mine)
-        waiting: list[tuple[NDArray[np.int64], torch.Tensor]] = []  # places among mine, and their features
-        told = 0
+        One loader goes through all the parts, and no batch of it lies in two."""
+        whole = images.take(np.concatenate(places))
+        loader = self._loader(whole)
         batches = loader.batches()
-        for number, start, end in zip(numbers, [0, *ends], ends, strict=False):
-            while not waiting or waiting[-1][0][-1] < end - 1:
-                batch = self._next(batches, loader)
-                if batch is None:
-                    break
+        waiting: list[tuple[NDArray[np.int64], torch.Tensor]] = []  # places in the whole, and their features
+        end = 0
+        for place in places:
+            start, end = end, end + len(place)
+            while (not waiting or waiting[-1][0][-1] < end - 1) and (batch := self._next(batches, loader)) is not None:
                 waiting.append(batch)
-                self.advance((int(batch[0][-1]) + 1 - told) * self.ranks.world)  # the others are about as far
-                told = int(batch[0][-1]) + 1
-            index = np.concatenate([place for place, _ in waiting]) if waiting else np.empty(0, dtype=np.int64)
-            dim = self.store.origin.dim
-            values = torch.cat([torch.empty(0, dim, dtype=self.stored), *(part for _, part in waiting)])
-            cut = int((index < end).sum())
-            waiting = [(index[cut:], values[cut:])] if cut < len(index) else []
-            lacking = set(range(start, end)) - set(index[:cut].tolist())
+                self.advance(len(batch[0]) * self.ranks.world)  # the others are about as far
+            done = [batch for batch in waiting if batch[0][0] < end]
+            waiting = waiting[len(done) :]
+            index = np.concatenate([np.empty(0, dtype=np.int64), *(at for at, _ in done)])
+            empty = torch.empty(0, self.store.origin.dim, dtype=self.stored)
+            values = torch.cat([empty, *(features for _, features in done)])
             reasons = {bad.path: bad.reason for bad in loader.bad.files}
-            left_out = [{"path": mine.file(i), "reason": reasons.get(mine.file(i), "")} for i in sorted(lacking)]
-            chosen = mine.take(index[:cut])
-            rows = FeatureRows(values[:cut].numpy(), chosen.labels, chosen.paths)
-            file = self.store.folder / shard_name(images.name, number)
-            yield number, self._write(file, rows, made_of[number], left_out)
+            lacking = [whole.file(i) for i in np.setdiff1d(np.arange(start, end), index).tolist()]
+            self.advance(len(lacking) * self.ranks.world)
+            chosen = whole.take(index)
+            left_out = [{"path": file, "reason": reasons.get(file, "")} for file in lacking]
+            yield FeatureRows(values.numpy(), chosen.labels, chosen.paths), left_out
         batches.close()
 
     def _write(self, file: Path, rows: FeatureRows, made_of: str, left_out: list[dict[str, str]]) -> Shard:
@@ -295,9 +279,7 @@ class _Maker:
         if loader.bad.files and self.config.data.bad_images == "error":
             bad = loader.bad.files[0]
             raise RunFailed(f"cannot read {bad.path}: {bad.reason}. {again}, or leave them out by --bad-images skip")
-        if batch is None:
-            return None
-        return batch.index, self._features(batch.images)
+        return None if batch is None else (batch.index, self._features(batch.images))
 
     @torch.inference_mode()
     def _features(self, images: torch.Tensor) -> torch.Tensor:
@@ -317,7 +299,15 @@ class _Maker:
         data = self.config.data
         made = data.preprocessing
         packed, _ = find_packed(images, data.cache, made.resize, made.interpolation)
-        sampler = EvalSampler(len(images), BATCH, margin=made.margin)
+        sampler = EvalSampler(len(images), math.gcd(BATCH, self.shard), margin=made.margin)
         threshold = data.bad_threshold if data.bad_images == "skip" else 1.0  # else the first one is the end
         stream = Stream(images, sampler, made, packed, threshold, data.max_pixels, edges=data.dali_edges)
         return Loader(stream, self.device, data.loader, data.workers)
+
+
+def _made_of(images: ImageList) -> str:
+    """A digest of paths, labels, sizes and times: a file that was replaced is looked at again."""
+    digest = hashlib.sha256(sizes_and_times(images.files()).data)
+    digest.update(np.ascontiguousarray(images.labels).data)
+    digest.update("\0".join(images.paths).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

@@ -22,7 +22,6 @@ from fastget.common.text import and_more, escaped
 from fastget.config import Config, make_config
 from fastget.config.combinations import title_of
 from fastget.data.domains import load_domains
-from fastget.data.notes import batch_notes
 from fastget.data.protocols import Domains
 from fastget.data.relative_paths import with_start
 from fastget.evaluation.classes import Classes
@@ -115,7 +114,13 @@ def _load_domains(config: Config, console: Console, quiet: bool) -> Domains:
     with stopping(saved), progress_bar("looking at the images", None, console, hidden=quiet) as advance:
         need_validation = config.train.select == "validation"
         domains = load_domains(config.data, advance=advance, need_validation=need_validation)
-    notes = [*domains.notes, *batch_notes([domains.source, domains.target], config.train.batch_size)]
+    batch = config.train.batch_size
+    notes = domains.notes + [
+        f"train.batch_size={batch} is more than the {len(images):,} images of {images.name}: a batch holds some of "
+        "them several times"
+        for images in (domains.source, domains.target)
+        if batch > len(images)
+    ]
     if domains.left_out:
         first = and_more([f"{problem.path} {problem.reason}" for problem in domains.left_out])
         notes.append(f"left out {len(domains.left_out)} bad images: {first}")

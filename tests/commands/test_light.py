@@ -13,15 +13,15 @@ import pytest
 
 import fastget
 from fastget.commands.main import COMMANDS
-from tests.pictures import this_fastget, write_damage, write_domains
+from tests.pictures import this_fastget, write_domains
 
 HEAVY = {"torch", "torchvision", "triton", "nvidia", "sklearn", "matplotlib", "tensorboard"}
 
 
-def start(*words: str, said: str = "") -> tuple[int, str, set[str]]:
+def start(*words: str) -> tuple[int, str, set[str]]:
     """The exit code and the output of `python -m ...`, and which heavy packages it loaded."""
     command = [sys.executable, "-X", "importtime", "-m", *words]
-    done = subprocess.run(command, input=said, env=this_fastget(), capture_output=True, text=True)
+    done = subprocess.run(command, env=this_fastget(), capture_output=True, text=True)
     loaded = set(re.findall(r"^import time:.*\| +(\w+)", done.stderr, re.MULTILINE))
     assert "fastget" in loaded  # the times were read
     return done.returncode, done.stdout, loaded & HEAVY
@@ -89,14 +89,9 @@ def test_data_needs_no_torch(tmp_path: Path) -> None:
     assert "6 files checked" in text
 
 
-def test_a_check_worker_needs_no_torch(tmp_path: Path) -> None:
-    damage = write_damage(tmp_path)
-    names = ["good.jpg", "zeros_inside.jpg", "good.png"]
-    said = "".join(json.dumps(str(tmp_path / name)) + "\n" for name in names)
-    code, text, heavy = start("fastget.data.check.worker", said=said)
+def test_a_check_worker_needs_no_torch() -> None:
+    code, _, heavy = start("fastget.data.check.worker")
     assert (code, heavy) == (0, set())
-    answers = [json.loads(line) for line in text.splitlines()]
-    assert [answer and answer[0] for answer in answers] == [damage.get(name) for name in names]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import builtins
 import errno
 import io
-import json
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from PIL import Image
 
 from fastget.config import DataConfig
 from fastget.data.check import files as check_module
-from fastget.data.check import worker as check_worker
 from fastget.data.check.cache import Remembered
 from fastget.data.check.files import check
 from fastget.data.decode import BadImage, Problem, look_at_ends, read_image, read_sound
@@ -212,15 +209,15 @@ def test_a_domain_of_nothing_but_bad_files(tmp_path: Path) -> None:
 # --- the worker ----------------------------------------------------------------------------------
 
 
-def test_a_worker_answers_line_by_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_worker_answers(tmp_path: Path) -> None:
     damage = write_damage(tmp_path)
     photograph().convert("CMYK").save(tmp_path / "four_colours.jpg")
     names = ["good.jpg", "four_colours.jpg", "zeros_inside.jpg", "good.jpg", "bit_inside.png", "half.jpg", "gone.jpg"]
-    asked = "".join(json.dumps(str(tmp_path / name)) + "\n" for name in names)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(asked))
-    check_worker.main()
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [answer and answer[0] for answer in answers] == [damage.get(name) for name in names]
-    assert "mid-stream" in answers[2][1]
+    worker = check_module._Worker()
+    try:
+        answers = [worker.inspect(str(tmp_path / name)) for name in names]
+    finally:
+        worker.close()
+    assert [answer and answer.kind for answer in answers] == [damage.get(name) for name in names]
+    assert answers[2]
+    assert "mid-stream" in answers[2].reason

@@ -20,6 +20,7 @@ from fastget.common.files import made_whole, path_keys
 from fastget.data.decode import MAX_PIXELS, Problem
 
 QUICK, FULL = 1, 2
+PASSING = ("no permission", "unreadable", "directory", "not a file")  # kinds that depend on more than the content
 VERSION = "check-2"  # another file whenever the meaning of a result changes
 RESULT = np.dtype([("path", "u8"), ("size", "i8"), ("mtime", "i8"), ("level", "u1")])
 
@@ -27,32 +28,30 @@ RESULT = np.dtype([("path", "u8"), ("size", "i8"), ("mtime", "i8"), ("level", "u
 class Remembered:
     """The remembered results."""
 
-    def __init__(self, place: Path, rows: NDArray[np.void], words: dict[str, list[str]], damage: str = "") -> None:
-        self._rows, self._words = rows, words  # rows sorted by path; words: hash of the path -> [kind, reason]
-        self._place = place
-        self.damage = damage  # in words, if what was there could not be used
+    def __init__(self, max_pixels: int = MAX_PIXELS) -> None:
+        """From the file; nothing if there is none, or it is damaged."""
+        self._place = self.file(max_pixels)
+        self._rows = np.empty(0, RESULT)  # sorted by path
+        self._words: dict[str, list[str]] = {}  # hash of the path -> [kind, reason]
+        self.damage = ""  # in words, if what was there could not be used
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                with np.load(self._place) as saved:
+                    rows, words = saved["rows"], json.loads(bytes(saved["words"]))
+                if rows.dtype != RESULT or rows.ndim != 1 or not _are_words(words):
+                    raise ValueError("it holds something else")
+                self._rows, self._words = rows, words
+            except FileNotFoundError:
+                raise
+            except Exception as error:  # noqa: BLE001  # a damaged file makes numpy and zipfile raise almost anything
+                why = f"{self._place} is damaged ({error})"
+                self.damage = f"what earlier checks found is lost, since {why}: all is looked at anew"
 
     @staticmethod
     def file(max_pixels: int = MAX_PIXELS) -> Path:
         """Results under another limit of pixels are others: they have a file of their own."""
         limit = "" if max_pixels == MAX_PIXELS else f"-{max_pixels}"
         return Path(platformdirs.user_cache_dir("fastget")) / f"{VERSION}{limit}.npz"
-
-    @classmethod
-    def load(cls, max_pixels: int = MAX_PIXELS) -> Remembered:
-        """What is remembered; nothing if there is no such file, or it is damaged."""
-        place = cls.file(max_pixels)
-        try:
-            with np.load(place) as saved:
-                rows, words = saved["rows"], json.loads(bytes(saved["words"]))
-            if rows.dtype != RESULT or rows.ndim != 1 or not _are_words(words):
-                raise ValueError("it holds something else")
-        except FileNotFoundError:
-            return cls(place, np.empty(0, RESULT), {})
-        except Exception as error:  # noqa: BLE001  # a damaged file makes numpy and zipfile raise almost anything
-            damage = f"what earlier checks found is lost, since {place} is damaged ({error}): all is looked at anew"
-            return cls(place, np.empty(0, RESULT), {}, damage)
-        return cls(place, rows, words)
 
     def look_up(
         self, files: Sequence[str], stats: NDArray[np.int64], level: int, found: dict[int, Problem]
@@ -83,8 +82,8 @@ class Remembered:
         level: int,
         found: dict[int, Problem],
     ) -> None:
-        """Remember the results of the files at `index`. What depends on more than the content is not remembered."""
-        index = np.array([i for i in index.tolist() if i not in found or _lasting(found[i])], dtype=np.int64)
+        """Remember the results of the files at `index`, but for those that may pass."""
+        index = np.array([i for i in index.tolist() if i not in found or found[i].kind not in PASSING], dtype=np.int64)
         if not len(index):
             return
         keys = _keys([files[i] for i in index])
@@ -99,28 +98,19 @@ class Remembered:
 
     def save(self) -> None:
         """Whole or not at all; a cache directory that cannot be written costs time only, so that is no error."""
-        target = self._place
         words = np.frombuffer(json.dumps(self._words).encode(), dtype=np.uint8)
         with contextlib.suppress(OSError):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with made_whole(target) as making:
+            self._place.parent.mkdir(parents=True, exist_ok=True)
+            with made_whole(self._place) as making:
                 np.savez(making, rows=self._rows, words=words)
 
 
 def _are_words(words: object) -> bool:
     """Whether they are problems by the hash of a path."""
     return isinstance(words, dict) and all(
-        key.isdecimal()
-        and int(key) < 2**64
-        and isinstance(said, list)
-        and len(said) == 2
-        and all(isinstance(word, str) for word in said)
+        key.isdecimal() and int(key) < 2**64 and isinstance(said, list) and [type(word) for word in said] == [str, str]
         for key, said in words.items()
     )
-
-
-def _lasting(problem: Problem) -> bool:
-    return problem.kind not in ("no permission", "unreadable", "directory", "not a file")
 
 
 def _keys(files: Sequence[str]) -> NDArray[np.uint64]:

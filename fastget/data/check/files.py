@@ -8,25 +8,25 @@ that an unchanged file is looked at once: `train` knows what a full check has fo
 from __future__ import annotations
 
 import dataclasses
-import json
+import multiprocessing
 import os
 import queue
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from fastget.common.errors import RunFailed
 from fastget.common.files import CHUNK, sizes_and_times
 from fastget.common.progress import Advance
-from fastget.common.text import escaped
+from fastget.common.text import and_more, escaped
+from fastget.config import DataConfig
 from fastget.data.check.cache import FULL, QUICK, Remembered
+from fastget.data.check.worker import serve
 from fastget.data.decode import MAX_PIXELS, Problem, look_at_ends
+from fastget.data.folders import unreadable
 from fastget.data.lists import ImageList
 
 
@@ -61,7 +61,7 @@ def check(
     files = list(dict.fromkeys(files))
     workers = workers or os.cpu_count() or 1
     advance = advance or (lambda _: None)
-    memory = Remembered.load(max_pixels)
+    memory = Remembered(max_pixels)
     level = FULL if full else QUICK
     stats = sizes_and_times(files, workers)
     found: dict[int, Problem] = {}
@@ -94,24 +94,59 @@ def check_lists(
     """The check of all images of some lists, and of their names, which a run writes into its results."""
     files = [file for images in lists for file in images.files()]
     report = check(files, full=full, workers=workers, max_pixels=max_pixels, again=again, advance=advance)
-    unnamed = {images.file(i): path for images in lists for i, path in enumerate(images.paths) if not _is_text(path)}
-    named = [problem for problem in report.problems if problem.path not in unnamed]
-    odd = [
-        Problem(file, "name", f"has a name that is not UTF-8 text ({escaped(path)}): rename it")
-        for file, path in unnamed.items()
-    ]
-    return dataclasses.replace(report, problems=[*named, *odd])
+    odd = {
+        images.file(i): Problem(
+            images.file(i), "name", f"has a name that is not UTF-8 text ({escaped(path)}): rename it"
+        )
+        for images in lists
+        for i, path in enumerate(images.paths)
+        if not path.isascii() and path.encode(errors="replace").decode() != path  # a byte that is no text
+    }
+    named = [problem for problem in report.problems if problem.path not in odd]
+    return dataclasses.replace(report, problems=[*named, *odd.values()])
 
 
-def _is_text(path: str) -> bool:
-    """Whether it can be written as UTF-8: a name of other bytes has surrogates in place of them."""
-    if path.isascii():
-        return True
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def without_bad(
+    lists: Mapping[str, ImageList],
+    data: DataConfig,
+    workers: int = 0,
+    advance: Advance | None = None,
+    whole: Sequence[ImageList] = (),  # the domains that they are parts of, where they are parts
+) -> tuple[dict[str, ImageList], CheckReport]:
+    """Lists by any name, after a quick look at every file, without the bad ones; ValueError if those are an error."""
+    closed = {one.path: one.reason for some in whole or lists.values() for one in unreadable(some.unused)}
+    if closed and data.bad_images == "error":  # left out, they are counted
+        words = and_more([f"{path} is {reason}" for path, reason in closed.items()])
+        raise ValueError(f"{words}: give yourself the right to (chmod), or leave it out by --bad-images skip")
+    report = check_lists(
+        list(lists.values()),
+        full=False,
+        workers=workers or data.workers,
+        max_pixels=data.max_pixels,
+        advance=advance,
+    )
+    if not report.bad:
+        return dict(lists), report
+    if data.bad_images == "error":
+        missing = sum(problem.kind == "missing" for problem in report.bad) == report.checked
+        root = "Check --root: " if missing else ""
+        raise ValueError(
+            f"{len(report.bad):,} of {report.checked:,} images cannot be read: "
+            f"{and_more([f'{problem.path} {problem.reason}' for problem in report.bad])}. "
+            f"{root}`fastget data check` lists them all; --bad-images skip leaves them out"
+        )
+    bad = {problem.path for problem in report.bad}
+    kept: dict[str, ImageList] = {}
+    for role, images in lists.items():
+        good = np.fromiter((file not in bad for file in images.files()), dtype=bool, count=len(images))
+        if not good.any():
+            first = report.bad[0]
+            raise ValueError(
+                f"all {len(images):,} images of {images.name} are bad; the first: {first.path} {first.reason}. "
+                "Check --root"
+            )
+        kept[role] = images if good.all() else images.keep(good)
+    return kept, report
 
 
 Result = tuple[int, Problem | None]  # of which file
@@ -179,39 +214,26 @@ class _Worker:
         self._start()
 
     def _start(self) -> None:
-        here = str(Path(__file__).parents[3])  # so that it imports this fastget, wherever it is started from
-        paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+        context = multiprocessing.get_context("spawn")  # threads are running, which a fork would not copy
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "fastget.data.check.worker", str(self._max_pixels)],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                encoding="utf-8",
-            )
+            self._asked, its = context.Pipe()
+            self._process = context.Process(target=serve, args=(its, self._max_pixels), daemon=True)
+            self._process.start()
         except OSError as error:  # too many open files, or processes
             raise RunFailed(f"cannot start a process to check images: {error.strerror}; use fewer --workers") from error
+        its.close()
 
     def inspect(self, file: str) -> Problem | None:
-        assert self._process.stdin
-        assert self._process.stdout
         try:
-            self._process.stdin.write(json.dumps(file) + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if not answer:
-            code = self._process.wait()
+            self._asked.send(file)
+            found: Problem | None = self._asked.recv()
+        except (EOFError, OSError):
+            self.close()
+            crash = Problem(file, "corrupt", f"makes the decoder crash (exit code {self._process.exitcode})")
             self._start()
-            return Problem(file, "corrupt", f"makes the decoder crash (exit code {code})")
-        said = json.loads(answer)
-        return Problem(file, *said) if said else None
+            return crash
+        return found
 
     def close(self) -> None:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
+        self._asked.close()
+        self._process.join()

@@ -1,16 +1,14 @@
-"""A process that decodes the files it is told to, one by one, and says what is wrong with each.
+"""What is wrong with a file when all of it is decoded, asked in a process of its own, which a decoder may crash.
 
-A decoder that crashes takes a worker with it, not the check. There is one for each core, so they are light: neither
-torch nor torchvision is imported here.
-
-One argument: data.max_pixels. Lines in: a path as JSON. Lines out: `null`, or `[kind, reason]`, as JSON.
+There is one such process for each core, so they are light: neither torch nor torchvision is imported here.
 """
 
 from __future__ import annotations
 
-import json
-import sys
+import contextlib
+import signal
 import warnings
+from multiprocessing.connection import Connection
 
 from fastget.data.decode import (
     MAX_PIXELS,
@@ -44,12 +42,10 @@ def inspect(path: str, max_pixels: int = MAX_PIXELS) -> Problem | None:
     return Problem(path, "corrupt", f"is damaged in mid-stream ({warning})") if warning else None
 
 
-def main(max_pixels: int = MAX_PIXELS) -> None:
+def serve(asked: Connection, max_pixels: int) -> None:
+    """Answer each path with its problem, until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
     warnings.simplefilter("ignore")  # PIL's, of odd files: the answer says what is wrong
-    for line in sys.stdin:
-        problem = inspect(json.loads(line), max_pixels)
-        print(json.dumps([problem.kind, problem.reason] if problem else None), flush=True)
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            asked.send(inspect(asked.recv(), max_pixels))
