@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from fastget.common.files import writing
 from fastget.data.decode import BadImage, read_image
 from fastget.data.lists import UNLABELLED, ImageList
 
@@ -35,11 +36,11 @@ def contact_sheet(
             for c, index in enumerate(_spread(np.flatnonzero(images.labels == label), columns)):
                 sheet.paste(_thumbnail(images.file(index)), (left + c * (SIDE + GAP), top))
     file = Path(file)
-    try:
+    if file.suffix.lower() not in Image.registered_extensions():
+        raise ValueError(f"cannot write the contact sheet to {file}: end its name in .png or .jpg, by --out")
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         sheet.save(file)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot write the contact sheet to {file}: {error}; choose a place by --out") from error
     return file, _words(lists, shown, len(picked), len(labels))
 
 

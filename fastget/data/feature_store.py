@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fastget.common.files import write_atomically
-from fastget.common.text import and_more, nearest
+from fastget.common.text import and_more, first_line, nearest
 from fastget.data.lists import UNLABELLED, ImageList
 
 VERSION = 1
@@ -141,7 +141,7 @@ def read_shard(file: Path) -> tuple[FeatureRows, dict[str, Any]]:
     except FileNotFoundError as error:
         raise DamagedShard(f"{file} is missing: {again}") from error
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise DamagedShard(f"{file} is damaged, or no shard of fastget ({_first_line(error)}): {again}") from error
+        raise DamagedShard(f"{file} is damaged, or no shard of fastget ({first_line(error)}): {again}") from error
     if _digest(tensors) != about.get("sha256"):
         raise DamagedShard(f"{file} is damaged (its checksum is wrong): {again}")
     paths = bytes(tensors["paths"]).decode("utf-8", "surrogateescape").split("\0")[:-1]
@@ -175,10 +175,6 @@ def _digest(tensors: Mapping[str, NDArray[Any]]) -> str:
         digest.update(f"{name} {tensors[name].dtype} {tensors[name].shape};".encode())
         digest.update(tensors[name].data)
     return digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 # --- the folder ----------------------------------------------------------------------------------
@@ -216,7 +212,7 @@ class Store:
             return cls(folder, Origin.read(tree["origin"]), tuple(tree["classes"]), domains)
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{file} is damaged ({_first_line(error)}): remove it, and run the same `fastget features` command "
+                f"{file} is damaged ({first_line(error)}): remove it, and run the same `fastget features` command "
                 "again, which keeps the shards that are whole"
             ) from error
 

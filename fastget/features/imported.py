@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fastget.common.archive import START, other_content
+from fastget.common.files import writing
 from fastget.data.feature_store import INDEX, FeatureRows, FeatureType, Origin, Store, shard_name, write_shard
 from fastget.data.lists import UNLABELLED
 from fastget.features.make import SHARD
@@ -44,17 +45,14 @@ def import_features(
     )
     domains = {domain: _rows(tree, domain, stored, file) for domain in tree["feats"]}
     store = Store(out, origin, classes)
-    try:
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for domain, rows in domains.items():
-            starts = range(0, len(rows), SHARD)
             store.domains[domain] = tuple(
                 write_shard(out / shard_name(domain, k), _cut(rows, start), origin, f"{sha256} {start}")
-                for k, start in enumerate(starts)
+                for k, start in enumerate(range(0, len(rows), SHARD))
             )
         store.write()
-    except OSError as error:
-        raise ValueError(f"cannot write to {out}: {error.strerror}; choose another place by --out") from error
     return store
 
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fastget.common.text import and_more, close_matches
-from fastget.networks.weights import read_weights, refuse_unsound
+from fastget.common.text import close_matches
+from fastget.networks.weights import misfit, read_weights, refuse_unsound
 
 State = Mapping[str, Tensor]
 
@@ -106,17 +106,11 @@ def load_backbone_weights(backbone: nn.Module, file: Path, convert: Callable[[St
             given = convert(given)
         except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AssertionError, AttributeError):
             given = dict(given)  # of something else altogether: what is missing is told below
-    wanted = backbone.state_dict()
-    missing = [k for k in wanted if k not in given and not k.endswith("num_batches_tracked")]
-    other = [k for k in wanted if k in given and given[k].shape != wanted[k].shape]
-    if missing or other:
-        why = [f"{len(missing)} entries are missing ({and_more(missing, 3)})"] if missing else []
-        why += [f"{len(other)} entries have another shape ({and_more(other, 3)})"] if other else []
-        raise ValueError(
-            f"network.weights: {file} does not fit this network: {', '.join(why)}. Is network.name the same?"
-        )
-    refuse_unsound(file, {k: given[k] for k in wanted if k in given})
-    backbone.load_state_dict({k: given[k] for k in wanted if k in given}, strict=False)
+    fitting = {k: given[k] for k in backbone.state_dict() if k in given}
+    if why := misfit(backbone, fitting):
+        raise ValueError(f"network.weights: {file} does not fit this network: {why}. Is network.name the same?")
+    refuse_unsound(file, fitting)
+    backbone.load_state_dict(fitting, strict=False)
 
 
 class SmallResNet(nn.Module):

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastget.common.text import first_line
 from fastget.config import NetworkConfig
 from fastget.networks.backbones import (
     SmallResNet,
@@ -113,10 +114,9 @@ def _refuse_side(backbone: nn.Module, name: str, side: int) -> None:
     except NotImplementedError:
         return  # an operation that cannot be tried without content
     except (RuntimeError, AssertionError, ValueError) as error:
-        why = next(iter(str(error).splitlines()), "")
         raise ValueError(
-            f"network.name={name} cannot take images of {side} x {side} pixels ({why}): set data.crop to what it was "
-            "made for, as 224, or choose another network"
+            f"network.name={name} cannot take images of {side} x {side} pixels ({first_line(error)}): set data.crop to "
+            "what it was made for, as 224, or choose another network"
         ) from error
     finally:
         backbone.train(training)

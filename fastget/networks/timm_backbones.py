@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fastget.common.choices import Interpolation
 from fastget.common.preprocessing import Preprocessing
-from fastget.common.text import close_matches
+from fastget.common.text import close_matches, first_line
 
 PREFIX = "timm/"
 State = Mapping[str, Tensor]
@@ -77,7 +77,7 @@ def timm_backbone(name: str, pretrained: bool, side: int) -> tuple[nn.Module, in
         if not options:
             raise
         raise ValueError(
-            f"network.name={name} cannot be built for data.crop={side} ({_first_line(error)}): leave data.resize and "
+            f"network.name={name} cannot be built for data.crop={side} ({first_line(error)}): leave data.resize and "
             f"data.crop to the backbone, which wants {found.input_size[1]} (--set data.resize=none data.crop=none)"
         ) from error
     except Exception as error:  # of the hub's many kinds
@@ -85,7 +85,7 @@ def timm_backbone(name: str, pretrained: bool, side: int) -> tuple[nn.Module, in
             raise
         where = f"huggingface.co/{found.hf_hub_id}" if found.hf_hub_id else found.url or "the model's authors"
         raise ValueError(
-            f"cannot load the weights {timm_tag(name)} ({_first_line(error)}). On a machine without internet fetch "
+            f"cannot load the weights {timm_tag(name)} ({first_line(error)}). On a machine without internet fetch "
             f"them elsewhere, from {where}, and give the file (.safetensors, .pt or .pth): --set network.weights=FILE; "
             "or start from random weights: --set network.weights=none"
         ) from error
@@ -116,7 +116,3 @@ def timm_reader(model: nn.Module) -> Callable[[State], State]:
     if convert is None:
         return lambda state: state
     return lambda state: convert(dict(state), model)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastget.common.archive import START, damage_in, other_content
 from fastget.common.text import and_more
@@ -29,6 +29,17 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     if not isinstance(state, Mapping):
         raise ValueError(f"network.weights: {file} holds a {type(state).__name__}, expected a state dict")
     return {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def misfit(network: nn.Module, given: Mapping[str, Tensor]) -> str:
+    """In words, how tensors are not those of a network; empty if they are. What batch-norm counts may be missing."""
+    wanted = network.state_dict()
+    wrong = {
+        "are missing": [k for k in wanted if k not in given and not k.endswith("num_batches_tracked")],
+        "are unknown": [k for k in given if k not in wanted],
+        "have another shape": [k for k in wanted if k in given and given[k].shape != wanted[k].shape],
+    }
+    return ", ".join(f"{len(names)} entries {what} ({and_more(names, 3)})" for what, names in wrong.items() if names)
 
 
 def refuse_unsound(file: Path, tensors: Mapping[str, Tensor]) -> None:

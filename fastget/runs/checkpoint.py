@@ -14,6 +14,7 @@ import torch
 
 from fastget.common.archive import START, damage_in, other_content
 from fastget.common.files import write_atomically
+from fastget.common.text import first_line
 from fastget.runs.old import FORMAT, upgrade
 
 FINAL = "final.pt"
@@ -81,20 +82,16 @@ def load_checkpoint(file: Path) -> dict[str, Any]:
         raise
     except pickle.UnpicklingError as error:
         raise BadCheckpoint(
-            f"{file} holds a pickled object, which could run code: it is not loaded ({_first_line(error)})"
+            f"{file} holds a pickled object, which could run code: it is not loaded ({first_line(error)})"
         ) from error
     except Exception as error:  # a damaged archive makes its readers raise almost anything
-        raise BadCheckpoint(f"{file} is damaged or no checkpoint: {_first_line(error)}") from error
+        raise BadCheckpoint(f"{file} is damaged or no checkpoint: {first_line(error)}") from error
     if not isinstance(state, dict):
         raise BadCheckpoint(f"{file} is not a checkpoint of fastget: it holds a {type(state).__name__}")
     try:
         return upgrade(state)
     except ValueError as error:
         raise BadCheckpoint(f"{file} cannot be used: {error}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 class CheckpointFolder:

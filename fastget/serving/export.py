@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastget.common.files import made_whole
+from fastget.common.files import made_whole, writing
 from fastget.common.preprocessing import Preprocessing
+from fastget.common.text import first_line
 from fastget.evaluation.infer import ClassMeans
 from fastget.loading.pixels import normalise
 from fastget.networks.network import Network
@@ -29,6 +30,7 @@ from fastget.serving.predictor import Predictor, load_predictor
 Format = Literal["torch", "onnx", "safetensors"]
 SUFFIXES: dict[Format, str] = {"torch": ".pt2", "onnx": ".onnx", "safetensors": SUFFIX}
 METADATA = "fastget.json"  # name of the JSON in a torch.export file; its key in an ONNX file is "fastget"
+ANY_BATCH = ({0: torch.export.Dim("N", min=1)},)
 TOLERANCE = 1e-4  # of the largest logit: float32 sums in another order
 EXPORT_ERRORS = (RuntimeError, TypeError, ValueError, AssertionError, KeyError, AttributeError)  # the exporters' own
 
@@ -71,30 +73,22 @@ def export(
         predictor.need_images("be exported as a function of images")
     if predictor.device.type != "cpu":
         raise ValueError(f"expected a predictor on the CPU, got one on {predictor.device}: load it with device='cpu'")
-    try:
-        with made_whole(out) as making:
-            if format == "safetensors":
-                write_weights(making, predictor, metadata(predictor), source)
-                return _refuse_other_weights(predictor, making)
-            making.write_bytes(_to_torch(predictor) if format == "torch" else _to_onnx(predictor))
-            difference, largest = compare(predictor, load_exported(making))
-            if not difference <= TOLERANCE * max(1, largest):
-                raise ExportFailed(
-                    f"the exported network's logits differ from the checkpoint's by {difference:.3g} (logits up to "
-                    f"{largest:.3g}): {out} is not written. Try another --format, or another version of torch"
-                )
-    except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --out") from error
+    with writing(out), made_whole(out) as making:
+        if format == "safetensors":
+            write_weights(making, predictor, metadata(predictor), source)
+            again = load_predictor(making)
+            mine, theirs = predictor.network.state_dict(), again.network.state_dict()
+            if again.classes != predictor.classes or not all(torch.equal(mine[name], theirs[name]) for name in mine):
+                raise ExportFailed("what was written is not the checkpoint's network: is the disk sound?")
+            return 0.0
+        making.write_bytes(_to_torch(predictor) if format == "torch" else _to_onnx(predictor))
+        difference, largest = compare(predictor, load_exported(making))
+        if not difference <= TOLERANCE * max(1, largest):
+            raise ExportFailed(
+                f"the exported network's logits differ from the checkpoint's by {difference:.3g} (logits up to "
+                f"{largest:.3g}): {out} is not written. Try another --format, or another version of torch"
+            )
     return difference
-
-
-def _refuse_other_weights(predictor: Predictor, file: Path) -> float:
-    """0.0: what is loaded back is the network, bit by bit, with its classes."""
-    again = load_predictor(file)
-    mine, theirs = predictor.network.state_dict(), again.network.state_dict()
-    if again.classes != predictor.classes or not all(torch.equal(mine[name], theirs[name]) for name in mine):
-        raise ExportFailed("what was written is not the checkpoint's network: is the disk sound?")
-    return 0.0
 
 
 def choose_format(out: Path, format: Format | None) -> Format:
@@ -117,12 +111,7 @@ def metadata(predictor: Predictor) -> dict[str, Any]:
     made = predictor.preprocessing
     return {
         "classes": list(predictor.classes),
-        "input": {
-            "shape": ["N", 3, made.crop, made.crop],
-            "dtype": "float32",
-            "range": [0, 1],
-            "mode": "RGB",
-        },
+        "input": {"shape": ["N", 3, made.crop, made.crop], "dtype": "float32", "range": [0, 1], "mode": "RGB"},
         "output": {"shape": ["N", len(predictor.classes)], "meaning": "logits; softmax gives probabilities"},
         "preprocessing": {
             "resize": made.resize,  # both sides, antialiased
@@ -139,18 +128,16 @@ def metadata(predictor: Predictor) -> dict[str, Any]:
 # --- writing -------------------------------------------------------------------------------------
 
 
-def _example(predictor: Predictor) -> tuple[Tensor]:
+def _shown(predictor: Predictor) -> tuple[Deployed, tuple[Tensor]]:
+    """What is exported, and an example of what it takes."""
     side = predictor.preprocessing.crop
-    return (torch.zeros(2, 3, side, side),)
+    return Deployed(predictor.network, predictor.preprocessing), (torch.zeros(2, 3, side, side),)
 
 
 def _to_torch(predictor: Predictor) -> bytes:
     content = io.BytesIO()
-    dynamic = ({0: torch.export.Dim("N", min=1)},)
     try:
-        program = torch.export.export(
-            Deployed(predictor.network, predictor.preprocessing), _example(predictor), dynamic_shapes=dynamic
-        )
+        program = torch.export.export(*_shown(predictor), dynamic_shapes=ANY_BATCH)
         torch.export.save(program, content, extra_files={METADATA: json.dumps(metadata(predictor))})
     except EXPORT_ERRORS as error:
         raise _failed("torch.export", predictor, error) from error
@@ -158,13 +145,12 @@ def _to_torch(predictor: Predictor) -> bytes:
 
 
 def _to_onnx(predictor: Predictor) -> bytes:
-    dynamic = ({0: torch.export.Dim("N", min=1)},)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter's, on its own internals
             program = torch.onnx.export(
-                Deployed(predictor.network, predictor.preprocessing), _example(predictor), dynamo=True,
-                dynamic_shapes=dynamic, input_names=["images"], output_names=["logits"], verbose=False,
+                *_shown(predictor), dynamo=True, dynamic_shapes=ANY_BATCH,
+                input_names=["images"], output_names=["logits"], verbose=False,
             )  # fmt: skip
         assert program is not None  # for dynamo=True
         program.model.metadata_props["fastget"] = json.dumps(metadata(predictor))
@@ -176,11 +162,7 @@ def _to_onnx(predictor: Predictor) -> bytes:
 
 def _failed(what: str, predictor: Predictor, error: Exception) -> ExportFailed:
     name = predictor.config["network"].get("name")
-    return ExportFailed(f"{what} cannot export network.name={name}: {_first_line(error)}. Try the other --format")
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return ExportFailed(f"{what} cannot export network.name={name}: {first_line(error)}. Try the other --format")
 
 
 # --- reading and comparing -----------------------------------------------------------------------
@@ -210,7 +192,7 @@ def compare(predictor: Predictor, exported: Callable[[Tensor], Tensor]) -> tuple
         try:
             got = exported((levels.float() / 255).permute(0, 3, 1, 2).contiguous())
         except EXPORT_ERRORS as error:
-            raise ExportFailed(f"the exported network fails on a batch of {count}: {_first_line(error)}") from error
+            raise ExportFailed(f"the exported network fails on a batch of {count}: {first_line(error)}") from error
         if got.shape != expected.shape:
             raise ExportFailed(f"expected logits of shape {tuple(expected.shape)}, got {tuple(got.shape)}")
         differences.append(float((got - expected).abs().max()))

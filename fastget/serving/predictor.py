@@ -10,14 +10,12 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fastget.common.device import laid_out
@@ -25,10 +23,14 @@ from fastget.common.precision import autocast, of_a_run
 from fastget.common.preprocessing import Preprocessing
 from fastget.common.text import and_more
 from fastget.config import make_config
-from fastget.data.decode import MAX_PIXELS, BadImage, read_image
+from fastget.data.decode import MAX_PIXELS, BadImage, Problem
+from fastget.data.lists import UNLABELLED, ImageList
+from fastget.loading.loader import Loader
 from fastget.loading.pixels import normalise
 from fastget.loading.sampling import EvalSampler
+from fastget.loading.stream import Stream
 from fastget.networks.network import Network, build_network
+from fastget.networks.weights import misfit
 from fastget.runs.checkpoint import FINAL, BadCheckpoint, CheckpointFolder, load_checkpoint
 from fastget.serving import BATCH
 from fastget.serving.exported_weights import OF_THE_TYPE, SUFFIX, read_weights
@@ -80,11 +82,14 @@ class Predictor:
                 f"cannot {what}. Train on the images themselves for that; `fastget eval` takes features"
             )
 
-    @torch.inference_mode()
     def probabilities(self, levels: Tensor) -> Tensor:
         """(N, H, W, 3) uint8 -> (N, C)."""
+        return self._softmax(normalise(levels.to(self.device), self.preprocessing))
+
+    @torch.inference_mode()
+    def _softmax(self, images: Tensor) -> Tensor:
         with autocast(self.device, self.dtype):
-            _, logits = self.network(normalise(levels.to(self.device), self.preprocessing))
+            _, logits = self.network(images)
         return torch.softmax(logits.float(), 1)
 
     def predict(
@@ -101,49 +106,36 @@ class Predictor:
             raise ValueError(f"top-k must lie between 1 and the {len(self.classes)} classes, got {top_k}")
         if batch_size < 1:
             raise ValueError(f"the batch size must be at least 1, got {batch_size}")
-        names = [os.fspath(file) for file in files]
-        return self._rows([names[i : i + batch_size] for i in range(0, len(names), batch_size)], top_k, workers)
-
-    def _rows(self, batches: list[list[str]], top_k: int, workers: int) -> Iterator[Prediction]:
-        with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-
-            def decode(batch: list[str]) -> list[Future[NDArray[np.uint8] | str]]:
-                return [pool.submit(self._decode, file) for file in batch]
-
-            ahead = decode(batches[0]) if batches else []
-            for i, batch in enumerate(batches):
-                waiting, ahead = ahead, decode(batches[i + 1]) if i + 1 < len(batches) else []
-                yield from self._classify(batch, [future.result() for future in waiting], top_k)
-
-    def _decode(self, file: str) -> NDArray[np.uint8] | str:
-        """(H, W, 3) the centre of the resized image; or what is wrong with the file."""
+        names = [os.path.abspath(file) for file in files]
+        images = ImageList("the files", Path(os.sep), names, np.full(len(names), UNLABELLED), self.classes)
         made = self.preprocessing
-        if not os.path.exists(file):
-            return "no such file"
-        try:
-            image = np.asarray(read_image(file, made.resize, made.interpolation, self.max_pixels))
-        except BadImage as error:
-            return str(error)
-        edge = int(EvalSampler(1, 1, margin=made.margin)(0).x[0])
-        return image[edge : edge + made.crop, edge : edge + made.crop]
+        sampler = EvalSampler(len(images), batch_size, margin=made.margin)
+        stream = Stream(images, sampler, made, bad_threshold=1, max_pixels=self.max_pixels)
+        return self._rows(list(map(os.fspath, files)), Loader(stream, self.device, "torchvision", workers), top_k)
 
-    def _classify(self, files: list[str], decoded: list[NDArray[np.uint8] | str], top_k: int) -> Iterator[Prediction]:
-        images = [image for image in decoded if not isinstance(image, str)]
-        tops: Iterator[tuple[list[float], list[int]]] = iter(())
-        if images:
+    def _rows(self, files: list[str], loader: Loader, top_k: int) -> Iterator[Prediction]:
+        at = 0
+        for batch in loader.batches():
             # a stable sort: of equal classes the first comes first, as in evaluation
-            shares = self.probabilities(torch.from_numpy(np.stack(images)))
-            values, order = shares.sort(dim=1, descending=True, stable=True)
-            tops = zip(values[:, :top_k].tolist(), order[:, :top_k].tolist(), strict=True)
-        for file, image in zip(files, decoded, strict=True):
-            if isinstance(image, str):
-                yield Prediction(file, (), image)
-                continue
-            best, classes = next(tops)
-            if math.isnan(best[0]):
-                yield Prediction(file, (), "the network's output is not a number: are the checkpoint's weights finite?")
-                continue
-            yield Prediction(file, tuple((self.classes[c], share) for c, share in zip(classes, best, strict=True)))
+            values, order = self._softmax(batch.images).sort(dim=1, descending=True, stable=True)
+            tops = zip(batch.index.tolist(), values[:, :top_k].tolist(), order[:, :top_k].tolist(), strict=True)
+            for index, best, classes in tops:
+                yield from self._unread(files[at:index], loader)
+                at = index + 1
+                if math.isnan(best[0]):
+                    why = "the network's output is not a number: are the checkpoint's weights finite?"
+                    yield Prediction(files[index], (), why)
+                    continue
+                top = tuple((self.classes[c], share) for c, share in zip(classes, best, strict=True))
+                yield Prediction(files[index], top)
+        yield from self._unread(files[at:], loader)
+
+    def _unread(self, files: list[str], loader: Loader) -> Iterator[Prediction]:
+        """Those of a batch that could not be read."""
+        reasons = {bad.path: bad.reason for bad in loader.bad.files} if files else {}
+        for file in files:
+            error = str(BadImage(Problem(file, "", reasons[os.path.abspath(file)])))
+            yield Prediction(file, (), error if os.path.exists(file) else "no such file")
 
 
 # --- from a checkpoint ---------------------------------------------------------------------------
@@ -263,21 +255,12 @@ def _load_weights(network: Network, weights: dict[str, Any], num_classes: int, f
     """The `network.` entries of a run's weights; the method's own are left out."""
     given = {k.removeprefix("network."): v for k, v in weights.items() if str(k).startswith("network.")}
     given = {k: v for k, v in given.items() if isinstance(v, Tensor)}
-    wanted = network.state_dict()
     head = given.get("classifier.weight")
     if head is not None and len(head) != num_classes:
         raise BadCheckpoint(f"{file} names {num_classes} classes, and its classifier has {len(head)}: it is damaged")
-    missing = [k for k in wanted if k not in given]
-    extra = [k for k in given if k not in wanted]
-    other = [k for k in wanted if k in given and given[k].shape != wanted[k].shape]
-    faults = [
-        f"{len(keys)} entries {what} ({and_more(keys, 3)})"
-        for keys, what in ((missing, "are missing"), (extra, "are unknown"), (other, "have another shape"))
-        if keys
-    ]
-    if faults:
+    if why := misfit(network, given):
         raise BadCheckpoint(
-            f"the weights in {file} are those of another architecture than its configuration names: "
-            f"{', '.join(faults)}. Was it edited, or written by another version of fastget?"
+            f"the weights in {file} are those of another architecture than its configuration names: {why}. Was it "
+            "edited, or written by another version of fastget?"
         )
-    network.load_state_dict(given)
+    network.load_state_dict(given, strict=False)
