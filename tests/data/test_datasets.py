@@ -10,6 +10,7 @@ from PIL import Image
 from fastget.config import PRESETS, DataConfig, make_config
 from fastget.data.datasets import DATA_SETS
 from fastget.data.domains import find_domains, load_domains
+from fastget.data.protocols import Domains
 from fastget.data.published import present, read_domain
 from tests.pictures import pixels
 
@@ -154,26 +155,24 @@ def test_office_home_s_published_shots_call_a_domain_otherwise(tmp_path: Path) -
 
 def test_ssda_lists_given_by_name(tmp_path: Path) -> None:
     put(tmp_path, "a.jpg", "b.jpg", "c.jpg")
-    for name, line in (("source", "a.jpg 0"), ("shots", "b.jpg 0"), ("rest", "c.jpg 0")):
-        (tmp_path / f"{name}.txt").write_text(line)
-    given = {name: str(tmp_path / f"{file}.txt") for name, file in (("source", "source"), ("target", "rest"))}
-    found = load_domains(
-        config("lists", tmp_path, **given, setting="ssda", labelled_target=str(tmp_path / "shots.txt"))
-    )
-    assert found.labelled_target
-    assert found.labelled_target.paths == ["b.jpg"]
+
+    def found(rest: str) -> Domains:
+        for name, line in (("source", "a.jpg 0"), ("shots", "b.jpg 0"), ("rest", rest)):
+            (tmp_path / f"{name}.txt").write_text(line)
+        files = {"source": "source", "target": "rest", "labelled_target": "shots"}
+        given = {field: str(tmp_path / f"{name}.txt") for field, name in files.items()}
+        return load_domains(config("lists", tmp_path, setting="ssda", **given))
+
+    labelled = found("c.jpg 0").labelled_target
+    assert labelled
+    assert labelled.paths == ["b.jpg"]
     # a target list that holds the shots too, one of them by its absolute path: they are not scored
-    (tmp_path / "rest.txt").write_text(f"c.jpg 0\n{tmp_path}/b.jpg 0\n")
-    found = load_domains(
-        config("lists", tmp_path, **given, setting="ssda", labelled_target=str(tmp_path / "shots.txt"))
-    )
-    assert found.target.paths == ["c.jpg"]
-    assert found.protocol["shots_left_out"] == 1
-    assert found.protocol["lists"]["target"]["images"] == 1
-    assert any("1 of its images are the labelled shots of shots" in note for note in found.notes)
-    (tmp_path / "rest.txt").write_text("b.jpg 0\n")
+    both = found(f"c.jpg 0\n{tmp_path}/b.jpg 0\n")
+    assert both.target.paths == ["c.jpg"]
+    assert (both.protocol["shots_left_out"], both.protocol["lists"]["target"]["images"]) == (1, 1)
+    assert any("1 of its images are the labelled shots of shots" in note for note in both.notes)
     with pytest.raises(ValueError, match="rest has no image of its own beside the labelled shots"):
-        load_domains(config("lists", tmp_path, **given, setting="ssda", labelled_target=str(tmp_path / "shots.txt")))
+        found("b.jpg 0\n")
 
 
 # --- advice --------------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ def test_absolute_and_relative_paths(tmp_path: Path) -> None:
     assert images.file(0) == "/data/a.jpg"
     assert images.file(1) == str(tmp_path / "c.jpg")
     assert images.files() == [images.file(0), images.file(1)]
+    assert read_list(write(tmp_path, "a.jpg 0\na.jpg 0\n"), tmp_path)[0] == ["a.jpg", "a.jpg"]  # twice, one label
 
 
 @pytest.mark.parametrize(
@@ -84,11 +85,6 @@ def test_a_mistake_is_named_by_file_and_line(tmp_path: Path, text: str, line: in
     assert words in str(error.value)
 
 
-def test_a_path_given_twice_with_one_label_is_taken(tmp_path: Path) -> None:
-    paths, _ = read_list(write(tmp_path, "a.jpg 0\na.jpg 0\n"), tmp_path)
-    assert paths == ["a.jpg", "a.jpg"]
-
-
 def test_a_class_that_the_source_lacks(tmp_path: Path) -> None:
     source, target = write(tmp_path, "a.jpg 0\nb.jpg 1\n"), write(tmp_path, "\nc.jpg 1\nd.jpg 2\n", "target.txt")
     with pytest.raises(ValueError, match=r"target\.txt, line 3: class 2 is out of range"):
@@ -104,18 +100,20 @@ def test_an_unlabelled_target(tmp_path: Path) -> None:
         read_list(write(tmp_path, "a.jpg 0\nb.jpg\n"), tmp_path, unlabelled=True)
 
 
-@pytest.mark.parametrize("text", ["", "\n \r\n"])
-def test_an_empty_list(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ValueError, match="holds no image"):
-        read_list(write(tmp_path, text), tmp_path)
-
-
-def test_a_list_that_is_not_there_or_not_text(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot read the list file"):
-        read_list(tmp_path / "none.txt", tmp_path)
-    (tmp_path / "binary.txt").write_bytes(b"\xff\xd8\xff\xe0 0\n")
-    with pytest.raises(ValueError, match="not UTF-8"):
-        read_list(tmp_path / "binary.txt", tmp_path)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no image"),
+        (b"\n \r\n", "holds no image"),
+        (None, "cannot read the list file"),
+        (b"\xff\xd8\xff\xe0 0\n", "not UTF-8"),
+    ],
+)
+def test_what_is_no_list(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "list.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_list(tmp_path / "list.txt", tmp_path)
 
 
 def test_lists_that_nobody_leads_have_classes_of_their_own(tmp_path: Path) -> None:

@@ -9,24 +9,25 @@ import pytest
 from fastget.config import DataConfig
 from fastget.data.domains import load_domains
 from fastget.data.relative_paths import as_found, with_start
+from tests.data.support import on_folders
 from tests.pictures import write_domains
 
 
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_domains(tmp_path / "a" / "data", per_class=1)
-    monkeypatch.chdir(tmp_path / "a")
-    data = with_start(DataConfig(name="folder", root="data", source="photo", target="sketch"))
-    assert (data.root, data.started_in) == ("data", str(tmp_path / "a"))
+    first, second = write_domains(tmp_path / "a" / "data", per_class=1).parent, tmp_path / "b"
+    second.mkdir()
+    monkeypatch.chdir(first)
+    data = with_start(on_folders(Path("data")))
+    assert (data.root, data.started_in) == ("data", str(first))
     assert as_found(data) == (data, [])
-    (tmp_path / "b").mkdir()
-    monkeypatch.chdir(tmp_path / "b")
+    monkeypatch.chdir(second)
     domains = load_domains(data)
     assert len(domains.source) == 3
-    assert any(str(tmp_path / "a" / "data") in note for note in domains.notes)
-    assert with_start(data).started_in == str(tmp_path / "a")  # a run that is repeated from here
-    write_domains(tmp_path / "b" / "data", per_class=2)
+    assert any(str(first / "data") in note for note in domains.notes)
+    assert with_start(data).started_in == str(first)  # a run that is repeated from here
+    write_domains(second / "data", per_class=2)
     assert len(load_domains(data).source) == 6  # as given goes first
-    assert with_start(data).started_in == str(tmp_path / "b")
+    assert with_start(data).started_in == str(second)
 
 
 @pytest.mark.parametrize("root", ["data", None])
@@ -43,5 +44,4 @@ def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str | None
 
 def test_nothing_relative_has_no_start(tmp_path: Path) -> None:
     assert with_start(DataConfig()).started_in is None
-    absolute = DataConfig(name="folder", root=str(tmp_path), source="a", target="b")
-    assert with_start(absolute).started_in is None
+    assert with_start(on_folders(tmp_path)).started_in is None

@@ -1,4 +1,4 @@
-"""Images and lists: none is lost without a word, none is read that should not be, and names are only names."""
+"""Images and lists as a user meets them: none is lost without a word, none is read that should not be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,15 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
-from tests.pictures import pixels
+from tests.data.support import claim
+from tests.pictures import write_domains
 from tests.silent.support import CHECK, FEW, SHORT, SMALL, Said, on_folders, say
-
-
-def save(file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels(0)).save(file)
 
 
 def content(file: str) -> dict[str, Any]:
@@ -33,13 +27,13 @@ def content(file: str) -> dict[str, Any]:
     return found
 
 
-def damaged_inside(file: Path) -> Path:
-    """A PNG whose header and ends are whole, and whose pixels cannot be read."""
-    data = bytearray(file.read_bytes())
-    at = data.index(b"IDAT") + 4
-    data[at : at + 8] = bytes(8)
-    file.write_bytes(data)
-    return file
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with images, `data`, and a run on them, `run`. Not to be written to."""
+    folder = tmp_path_factory.mktemp("images")
+    done = say(*on_folders(write_domains(folder / "data", per_class=4), *FEW, out=str(folder / "run")))
+    assert done.code == 0, done.words
+    return folder
 
 
 @pytest.fixture
@@ -51,82 +45,73 @@ def data(place: Path) -> Path:
 # --- lost images -------------------------------------------------------------------------------------
 
 
-def test_images_of_a_sub_folder_are_used(data: Path) -> None:
+def test_what_lies_in_a_folder_is_used_or_told_of(data: Path) -> None:
+    """Images in a sub-folder, an empty folder, a class that a spreadsheet would compute, files that are no images."""
     for name in ("001.jpg", "002.jpg"):
         (data / "photo" / "ant" / "more").mkdir(exist_ok=True)
         (data / "photo" / "ant" / name).rename(data / "photo" / "ant" / "more" / name)
-    assert say(*on_folders("data", *FEW)).code == 0
-    assert content("run/summary.json")["images"]["source"] == 12, "images are lost, and the exit code is 0"
-
-
-def test_an_empty_folder_is_no_class(data: Path) -> None:
     for domain in ("photo", "sketch"):
         (data / domain / "dog").mkdir()
-    assert say(*on_folders("data", *FEW)).code == 0
-    classes = list(content("run/summary.json")["per_class_accuracy"])
-    assert classes == ["ant", "bee", "cat"], f"the classes are {classes}"
-
-
-def test_every_other_file_is_counted_with_its_reason(data: Path) -> None:
-    for name in ("ant/a.heic", "bee/noext"):
-        (data / "photo" / name).write_bytes(b"x")
-    done = say(*on_folders("data", *FEW))
+        (data / domain / "ant").rename(data / domain / "=1+1")
+    strange = ("photo/=1+1/a.heic", "photo/bee/noext")
+    for name in strange:
+        (data / name).write_bytes(b"x")
+    done = say(*on_folders("data", *FEW, "train.batch_size=40"))
     assert done.code == 0, done.words
-    stored = Path("run/split.json").read_text()
-    for name in ("photo/ant/a.heic", "photo/bee/noext"):
+    summary, split = content("run/summary.json"), Path("run/split.json").read_text()
+    assert summary["images"]["source"] == 12, "images are lost, and the exit code is 0"
+    assert [name.lstrip("'") for name in summary["per_class_accuracy"]] == ["=1+1", "bee", "cat"]
+    for name in strange:
         assert name in done.words, f"{name} is neither used nor told of"
-        assert name in stored
+        assert name in split
+    assert "train.batch_size=40 is more than the 12 images of photo" in done.words
+    with Path("run/predictions.csv").open(newline="") as stream:
+        cells = {cell for row in csv.reader(stream) for cell in row}
+    assert any("=1+1" in cell for cell in cells)
+    assert not [cell for cell in cells if cell.startswith("=")], "a spreadsheet would compute it"
 
 
 def test_what_is_likely_not_meant_gets_a_remark(data: Path) -> None:
     shutil.rmtree(data / "sketch" / "bee")
-    done = say(*on_folders("data", *FEW, "train.batch_size=40"))
-    assert done.code == 0, done.words
-    assert "--setting pda" in done.words, "no hint for a target that lacks a class"
-    assert "train.batch_size=40 is more than the 12 images of photo" in done.words
+    assert "--setting pda" in say(*on_folders("data", *FEW)).words, "no hint for a target that lacks a class"
     done = say(*on_folders("data", *FEW, out="same", options=("--target", "photo")))
     assert "12 of the 12 images of photo are among the target's too" in done.words
 
 
 def test_an_image_that_an_evaluation_cannot_read_is_named(place: Path, data: Path) -> None:
-    gone = damaged_inside(data / "sketch" / "cat" / "000.png")
+    """A PNG whose header and ends are whole, and whose pixels cannot be read."""
+    gone = data / "sketch" / "cat" / "000.png"
+    damaged = bytearray(gone.read_bytes())
+    at = damaged.index(b"IDAT") + 4
+    damaged[at : at + 8] = bytes(8)
+    gone.write_bytes(damaged)
     where = ("--data", "folder", "--root", "data", "--source", "photo", "--target", "sketch")
     done = say("eval", "--checkpoint", place / "run", *where, "--json", "--set", "data.bad_threshold=1")
     assert done.code == 0, done.words
     assert str(gone) in done.words, f"{done.json['images']} images are reported, 11 were scored, and none is named"
     assert sum(done.json["per_class_images"].values()) == 11
-
-
-def test_an_image_that_training_s_evaluation_cannot_read_is_named(data: Path) -> None:
-    gone = damaged_inside(data / "sketch" / "cat" / "000.png")
-    done = say(*on_folders("data", *FEW, "data.bad_threshold=1", "train.max_steps=1"))
+    done = say(*on_folders("data", *FEW, "data.bad_threshold=1", "train.max_steps=1"))  # and by training's own
     assert done.code == 0, done.words
-    bad = [one["path"] for one in content("run/summary.json")["turned_bad"]]
-    assert bad == [str(gone)], "the summary counts none"
     assert str(gone) in done.words
+    assert [one["path"] for one in content("run/summary.json")["turned_bad"]] == [str(gone)]
 
 
-# --- names -------------------------------------------------------------------------------------------
+# --- names and lists ---------------------------------------------------------------------------------
 
 
 def test_a_target_s_file_name_that_is_no_text(data: Path) -> None:
     folder = os.fsencode(data / "sketch" / "ant")
     os.rename(folder + b"/000.png", folder + b"/caf\xe9.png")
-    done = say(*on_folders("data", *FEW))
-    assert "target accuracy" not in done.words, f"it trains to the end, and then: {done.words[-120:]}"
-    assert done.code == 2
-    assert "caf\\xe9.png" in done.words
-    checked = say(*CHECK, "data")
-    assert checked.code == 1
-    assert "caf\\xe9.png" in checked.words
+    for words, code in ((on_folders("data", *FEW), 2), ((*CHECK, "data"), 1)):
+        done = say(*words)
+        assert "target accuracy" not in done.words, f"it trains to the end, and then: {done.words[-120:]}"
+        assert done.code == code
+        assert "caf\\xe9.png" in done.words
 
 
-def lists(**files: list[str]) -> None:
+def on_lists(files: dict[str, list[str]], *settings: str) -> Said:
     for name, lines in files.items():
         Path(f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
-
-
-def on_lists(*settings: str) -> Said:
     where = ["--data", "lists", "--root", "data", "--source", "source.txt", "--target", "target.txt", "--out", "run"]
     return say("train", *where, "--set", *SHORT, *SMALL, *FEW, *settings)
 
@@ -135,45 +120,30 @@ def test_two_classes_of_one_name_stay_two(data: Path) -> None:
     """Class 0 lies in a folder `1`, and class 1 in two, so that its number is its name."""
     (data / "photo" / "ant").rename(data / "photo" / "1")
     lines = [f"photo/{name}/00{i}.jpg {int(name != '1')}" for name in ("1", "bee", "cat") for i in (1, 2)]
-    lists(source=lines, target=lines)
-    done = on_lists()
+    done = on_lists({"source": lines, "target": lines})
     assert done.code == 0, done.words
     assert len(content("run/summary.json")["per_class_accuracy"]) == 2, "the summary has lost a class"
 
 
-def test_a_cell_is_no_formula(data: Path) -> None:
-    for domain in ("photo", "sketch"):
-        (data / domain / "ant").rename(data / domain / "=1+1")
-    assert say(*on_folders("data", *FEW)).code == 0
-    with Path("run/predictions.csv").open(newline="") as stream:
-        cells = {cell for row in csv.reader(stream) for cell in row}
-    assert any("=1+1" in cell for cell in cells)
-    assert not [cell for cell in cells if cell.startswith("=")], "a spreadsheet would compute it"
-
-
 def test_ssda_does_not_score_its_own_shots(data: Path) -> None:
-    every = {d: [f"{d}/{n}/00{i}.jpg {c}" for c, n in enumerate(("ant", "bee", "cat")) for i in (1, 2)]
-             for d in ("photo", "sketch")}  # fmt: skip
-    shots = every["sketch"][::2]
-    lists(source=every["photo"], target=every["sketch"], shots=shots)
-    done = on_lists("data.setting=ssda", "data.labelled_target=shots.txt")
+    source, target = (
+        [f"{domain}/{name}/00{i}.jpg {c}" for c, name in enumerate(("ant", "bee", "cat")) for i in (1, 2)]
+        for domain in ("photo", "sketch")
+    )
+    shots = target[::2]
+    files = {"source": source, "target": target, "shots": shots}
+    done = on_lists(files, "data.setting=ssda", "data.labelled_target=shots.txt")
     assert done.code == 0, done.words
     scored = {row.split(",")[0] for row in Path("run/predictions.csv").read_text().splitlines()[1:]}
-    both = scored & {line.split()[0] for line in shots}
-    assert not both, f"{len(both)} of the {len(scored)} images that are scored were trained on with their labels"
+    assert not scored & {line.split()[0] for line in shots}, "images were trained on with their labels, and scored"
     assert "shots" in done.words
 
 
 # --- what is no image to read --------------------------------------------------------------------------
 
 
-def test_a_bomb_is_refused_by_its_header(place: Path, data: Path) -> None:
-    """A JPEG that tells of 30,000 x 30,000 pixels."""
-    file = data / "photo" / "ant" / "001.jpg"
-    content = bytearray(file.read_bytes())
-    at = content.index(b"\xff\xc0")
-    content[at + 5 : at + 9] = struct.pack(">HH", 30_000, 30_000)
-    file.write_bytes(content)
+def test_a_bomb_is_refused_by_its_header(data: Path) -> None:
+    claim(data / "photo" / "ant" / "001.jpg", 30_000, 30_000)
     done = say(*CHECK, "data")
     assert done.code == 1, "900 million pixels pass for an image"
     assert "30000 x 30000 pixels" in done.words.replace(",", "")
@@ -233,6 +203,9 @@ def test_nobody_waits_for_a_pipe(place: Path, data: Path) -> None:
             done = say(*words)
         assert not opened, f"`fastget {words[0]}` opens it like an image, and would wait without end"
         assert "Traceback" not in done.words
+
+
+# --- the check -----------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
