@@ -4,13 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torchvision
 
 import fastget
 from fastget.common.preprocessing import MEAN, STD, Preprocessing
 from fastget.config import NetworkConfig, changed
-from fastget.networks.network import build_network
 from fastget.networks.preprocessing import filled, preprocessing_of
 from fastget.networks.provenance import source_of
 
@@ -46,18 +43,6 @@ def test_other_published_weights_by_their_name() -> None:
     assert source_of(NetworkConfig(name="small", weights="a/b/w.pt")) == "w.pt"
 
 
-def test_published_weights_are_downloaded_by_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def get_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        asked.append(self.name)
-        return torchvision.models.resnet50(weights=None).state_dict()
-
-    monkeypatch.setattr(torchvision.models.ResNet50_Weights, "get_state_dict", get_state_dict)
-    build_network(NetworkConfig(name="resnet50", weights="IMAGENET1K_V1"), 5)
-    assert asked == ["IMAGENET1K_V1"]
-
-
 def test_what_is_set_stays() -> None:
     given = config(data__resize=100, data__crop=90, data__interpolation="bicubic", data__mean="0.1,0.2,0.3")
     assert filled(given).data.preprocessing == Preprocessing(100, 90, "bicubic", (0.1, 0.2, 0.3), STD)
@@ -79,31 +64,23 @@ def test_the_square_keeps_its_ratio_to_the_crop(settings: dict[str, Any], sizes:
     assert (found.resize, found.crop) == sizes
 
 
-def test_sizes_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"data\.crop \(224\) must not exceed data\.resize \(100\)"):
-        filled(config(data__resize=100))
-    with pytest.raises(ValueError, match=r"data\.mean must be three numbers, one a channel, got \(0\.5,\)"):
-        config(data__mean="0.5")
-    with pytest.raises(ValueError, match=r"data\.std must be above 0, got 0"):
-        config(data__std="0.5,0,0.5")
-    with pytest.raises(ValueError, match=r"data\.interpolation must be one of bilinear, bicubic or none, got 'cubic'"):
-        config(data__interpolation="cubic")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data__resize": 100}, r"data\.crop \(224\) must not exceed data\.resize \(100\)"),
+        ({"data__mean": "0.5"}, r"data\.mean must be three numbers, one a channel, got \(0\.5,\)"),
+        ({"data__std": "0.5,0,0.5"}, r"data\.std must be above 0, got 0"),
+        (
+            {"data__interpolation": "cubic"},
+            r"data\.interpolation must be one of bilinear, bicubic or none, got 'cubic'",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        filled(config(**settings))
     with pytest.raises(ValueError, match="is not in the configuration yet"):
         config().data.preprocessing  # noqa: B018  # the look-up is the test
-
-
-@pytest.mark.parametrize(("name", "size"), [("vit_b_16", 224), ("vit_h_14", 518), ("maxvit_t", 224)])
-def test_a_fixed_size_is_told_in_a_sentence(name: str, size: int) -> None:
-    told = rf"network\.name={name} takes images of {size} x {size} pixels alone, and data\.crop is 28"
-    with pytest.raises(ValueError, match=told):
-        build_network(NetworkConfig(name=name, weights="none"), 5, 28)
-
-
-@pytest.mark.parametrize(("name", "width"), [("vit_b_16", 768), ("swin_t", 768), ("convnext_tiny", 768)])
-def test_transformers_and_convnext_of_torchvision(name: str, width: int) -> None:
-    with torch.device("meta"):
-        network = build_network(NetworkConfig(name=name, weights="none", bottleneck_dim=8), 5, 224).eval()
-        assert network.backbone(torch.zeros(2, 3, 224, 224)).shape == (2, width)
 
 
 # --- runs that are stored ------------------------------------------------------------------------
