@@ -111,7 +111,7 @@ class Predictor:
         made = self.preprocessing
         sampler = EvalSampler(len(images), batch_size, margin=made.margin)
         stream = Stream(images, sampler, made, bad_threshold=1, max_pixels=self.max_pixels)
-        return self._rows(list(map(os.fspath, files)), Loader(stream, self.device, "torchvision", workers), top_k)
+        return self._rows([os.fspath(file) for file in files], Loader(stream, self.device, "torchvision", workers), top_k)
 
     def _rows(self, files: list[str], loader: Loader, top_k: int) -> Iterator[Prediction]:
         at = 0

@@ -39,7 +39,7 @@ LIMIT = 300 * 220 - 1  # one less than the photograph has
 
 
 def kind_of(problem: Problem | None) -> str | None:
-    return problem and problem.kind
+    return None if problem is None else problem.kind
 
 
 # --- JPEGs by libjpeg-turbo's own interface ------------------------------------------------------

@@ -50,7 +50,7 @@ def edit(root: Path, name: str, lines: list[str]) -> None:
 
 def shots_in(found: Domains) -> list[int]:
     assert found.labelled_target
-    return found.labelled_target.counts()[:3].tolist()
+    return [int(count) for count in found.labelled_target.counts()[:3]]
 
 
 # --- where it is found ---------------------------------------------------------------------------
