@@ -106,12 +106,13 @@ class Predictor:
             raise ValueError(f"top-k must lie between 1 and the {len(self.classes)} classes, got {top_k}")
         if batch_size < 1:
             raise ValueError(f"the batch size must be at least 1, got {batch_size}")
-        names = [os.path.abspath(file) for file in files]
-        images = ImageList("the files", Path(os.sep), names, np.full(len(names), UNLABELLED), self.classes)
+        names = [os.fspath(file) for file in files]
+        places = [os.path.abspath(name) for name in names]
+        images = ImageList("the files", Path(os.sep), places, np.full(len(names), UNLABELLED), self.classes)
         made = self.preprocessing
         sampler = EvalSampler(len(images), batch_size, margin=made.margin)
         stream = Stream(images, sampler, made, bad_threshold=1, max_pixels=self.max_pixels)
-        return self._rows([os.fspath(file) for file in files], Loader(stream, self.device, "torchvision", workers), top_k)
+        return self._rows(names, Loader(stream, self.device, "torchvision", workers), top_k)
 
     def _rows(self, files: list[str], loader: Loader, top_k: int) -> Iterator[Prediction]:
         at = 0
