@@ -41,8 +41,11 @@ ALLOWED: dict[str, set[str]] = {
     "commands": set(),
 }
 ALLOWED["commands"] = set(ALLOWED) - {"commands"}
-PUBLIC = {"config", "methods", "training"}  # what `import fastget` offers, lazily; `python -m fastget` is a command
-LIGHT = ("fastget.methods", "fastget.bases", "fastget.methods.settings")  # what the configuration may name of them
+# what `import fastget` offers, lazily, and methods/formulas.py; `python -m fastget` is a command
+PUBLIC = {"bases", "config", "methods", "training"}
+# what the configuration may name of methods and base models: what imports no torch
+LIGHT = ("fastget.methods", "fastget.bases", "fastget.methods.settings", "fastget.methods.gone.RULE",
+         "fastget.methods.gone.why_gone")  # fmt: skip
 
 
 def files() -> list[Path]:
@@ -52,10 +55,12 @@ def files() -> list[Path]:
 
 
 def room_of(file: Path) -> str:
-    """The room that a file lies in; an empty text for the package's own `__init__` and `__main__`."""
+    """The room that a file lies in; an empty text for what is public: `__init__`, `__main__`, the list of formulas."""
     parts = file.relative_to(ROOT).parts
     if parts[0] == "kernels":
         return "audit" if parts[1] == "audit" else "kernels"
+    if parts[1:] == ("methods", "formulas.py"):
+        return ""
     if len(parts) == 2:
         return "reference" if parts[1] == "reference.py" else ""
     return parts[1]

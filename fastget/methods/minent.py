@@ -27,6 +27,11 @@ def entropies(z: Tensor) -> Tensor:
     return -(p * torch.where(p > 0, log_p, 0)).sum(1)  # where p underflows the term and its gradient are 0
 
 
+def entropy(p: Tensor) -> Tensor:
+    """-sum p log p over the last axis, of probabilities themselves. Where one is 0, the term and its gradient are 0."""
+    return -(p * torch.where(p > 0, p, 1).log()).sum(-1)
+
+
 class MinEnt(Method):
     """The formula, and nothing to remember."""
 

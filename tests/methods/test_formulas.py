@@ -1,6 +1,6 @@
 """Every formula of METHODS against `tests.methods.plain`, in float64 to 1e-9: values, and gradients by differences.
 
-(The labels of memories are in test_memories.py.)
+(The labels of memories are in test_memories.py, the formulas of other systems in test_systems_formulas.py.)
 """
 
 import math
@@ -15,7 +15,7 @@ from fastget import methods
 from fastget.methods import formulas
 from fastget.methods.base import Seen, Task
 from fastget.methods.settings import BNMNorm
-from tests.methods import plain
+from tests.methods import plain, systems
 from tests.methods.plain import Rows, assert_equal, random, slopes
 
 C, D, N = 4, 6, 12
@@ -220,6 +220,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "sharpen_by_column": (torch.softmax(_z, 1),),
     "cdan_entropy": (random(10, seed=5), random(4, C, seed=6), _z),
     "mixmatch_guess": (_z, random(6, C, seed=7), 0.5),
+    **systems.CALLS,
 }
 
 

@@ -1,0 +1,31 @@
+"""DANN's formula, domain-adversarial training (Ganin et al., JMLR 2016): features that no discriminator tells apart.
+
+Shapes: B source and B' target images of this rank.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fastget.common.ranks import global_sum
+
+
+def dann(
+    d_logits: Tensor,  # (B + B',) or (B + B', 1), the discriminator's of the features, source rows first
+    sources: int,  # B
+) -> Tensor:
+    """(mean_i BCE(d_i, 1) over the source + mean_j BCE(d_j, 0) over the target) / 2, each over the global batch; a
+    domain without rows counts as 0.
+
+    The gradient goes to d_logits. The features stand behind a reversal, which is the caller's.
+    """
+    d_logits = d_logits.reshape(-1)
+    on_source, on_target = d_logits[:sources], d_logits[sources:]
+    each = [
+        F.binary_cross_entropy_with_logits(on_source, torch.ones_like(on_source), reduction="sum"),
+        F.binary_cross_entropy_with_logits(on_target, torch.zeros_like(on_target), reduction="sum"),
+    ]
+    rows = [d_logits.new_full((), len(domain)) for domain in (on_source, on_target)]
+    return (global_sum(torch.stack(each)) / global_sum(torch.stack(rows)).clamp_min(1)).sum() / 2
