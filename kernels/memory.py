@@ -22,8 +22,7 @@ from fastget.reference import PRIOR_FLOOR, Expectation, Prior, Rule, paper_prior
 
 @triton.jit
 def write_prior(
-    pi, offs_c, mask_c,  # all of pi, in registers
-    trust,  # (); None: 1
+    pi, t, offs_c, mask_c,  # all of pi and how far it is believed, in registers
     log_pi, exponent, power,  # out: (C,), (), ()
     C, wide, narrow, reach, share_floor, sharpening,
     TRUSTED: tl.constexpr, PARTIAL: tl.constexpr,
@@ -32,9 +31,6 @@ def write_prior(
     narrowness = tl.full((), 0.0, tl.float32)  # l
     share = pi
     if TRUSTED:
-        t = tl.full((), 1.0, tl.float32)
-        if trust is not None:
-            t = tl.load(trust)
         p = tl.where(mask_c, t * pi + (1.0 - t) / C, 0.0)  # (12)
         exact = p.to(tl.float64)  # l magnifies the last digits of these sums
         short = tl.sum(tl.where(p == 0.0, 0.0, exact * tl.log(C * p)), 0)  # sum p log C p
@@ -56,6 +52,22 @@ def write_prior(
 
 
 @triton.jit
+def is_bad(estimate, bad_rows):
+    """Whether a batch holds a feature or a posterior that is not finite."""
+    finite = tl.abs(estimate) < float("inf")  # not so for a NaN
+    return (tl.load(bad_rows) > 0) | (tl.sum(tl.where(finite, 0, 1), 0) > 0)
+
+
+@triton.jit
+def number(pointer, otherwise):
+    """What a pointer holds; `otherwise` for None."""
+    value = tl.full((), otherwise, tl.float32)
+    if pointer is not None:
+        value = tl.load(pointer).to(tl.float32)
+    return value
+
+
+@triton.jit
 def memory_kernel(
     mu,  # (C, D) in place
     pi,  # (C,) in place
@@ -73,41 +85,39 @@ def memory_kernel(
     """mu[c] <- (1 - gamma_mu) mu[c] + gamma_mu sums[c] / counts[c] where counts[c] > 0; pi by Eq. (3). No gradient.
 
     The last program has all of the prior and `health`, the others a tile of mu each. No atomics: every element has one
-    owner. A class without a sample is not written at all.
+    owner. A class without a sample is not written at all. Each program asks for all that it needs before it looks at
+    any of it, so that it waits once.
     """
     pid = tl.program_id(0)
     offs_all = tl.arange(0, ALL_C)
     mask_all = offs_all < C
     estimate = tl.load(prior_sum + offs_all, mask=mask_all, other=0.0)
-    finite = tl.abs(estimate) < float("inf")  # not so for a NaN
-    bad = (tl.load(bad_rows) > 0) | (tl.sum(tl.where(finite, 0, 1), 0) > 0)
-    keep = bad
-    if skip is not None:
-        keep = bad | (tl.load(skip) != 0)
-
+    skipped = number(skip, 0.0)
     if pid < tl.num_programs(0) - 1:
-        if keep == 0:
-            tiles_d = tl.cdiv(D, BLOCK_D)
-            offs_c = pid // tiles_d * BLOCK_C + tl.arange(0, BLOCK_C)
-            offs_d = pid % tiles_d * BLOCK_D + tl.arange(0, BLOCK_D)
-            mask = (offs_c < C)[:, None] & (offs_d < D)[None, :]
-            count = tl.load(counts + offs_c, mask=offs_c < C, other=0.0)[:, None]
-            c, d = offs_c[:, None].to(tl.int64), offs_d[None, :].to(tl.int64)
-            total = tl.load(sums + c * sums_c + d * sums_d, mask=mask, other=0.0)
-            old = tl.load(mu + c * mu_c + d * mu_d, mask=mask, other=0.0)
-            new = (1.0 - gamma_mu) * old + gamma_mu * (total / tl.maximum(count, 1.0))  # (4)
-            tl.store(mu + c * mu_c + d * mu_d, new, mask=mask & (count > 0))
+        tiles_d = tl.cdiv(D, BLOCK_D)
+        offs_c = pid // tiles_d * BLOCK_C + tl.arange(0, BLOCK_C)
+        offs_d = pid % tiles_d * BLOCK_D + tl.arange(0, BLOCK_D)
+        mask = (offs_c < C)[:, None] & (offs_d < D)[None, :]
+        count = tl.load(counts + offs_c, mask=offs_c < C, other=0.0)[:, None]
+        c, d = offs_c[:, None].to(tl.int64), offs_d[None, :].to(tl.int64)
+        total = tl.load(sums + c * sums_c + d * sums_d, mask=mask, other=0.0)
+        old = tl.load(mu + c * mu_c + d * mu_d, mask=mask, other=0.0)
+        new = (1.0 - gamma_mu) * old + gamma_mu * (total / tl.maximum(count, 1.0))  # (4)
+        keep = is_bad(estimate, bad_rows) | (skipped != 0)
+        tl.store(mu + c * mu_c + d * mu_d, new, mask=mask & (tl.where(keep, 0.0, count) > 0))
     else:
         old_pi = tl.load(pi + offs_all, mask=mask_all, other=0.0)
-        new_pi = moved_prior(old_pi, estimate / tl.load(rows), gamma_pi, floor)
-        new_pi = tl.where(keep, old_pi, new_pi)
+        updates, refused = tl.load(health), tl.load(health + 1)
+        t, all_rows = number(trust, 1.0), tl.load(rows)
+        bad = is_bad(estimate, bad_rows)
+        new_pi = moved_prior(old_pi, estimate / all_rows, gamma_pi, floor)
+        new_pi = tl.where(bad | (skipped != 0), old_pi, new_pi)
         tl.store(pi + offs_all, new_pi, mask=mask_all)
         if log_pi is not None:
             write_prior(
-                new_pi, offs_all, mask_all, trust, log_pi, exponent, power, C, wide, narrow, reach, share_floor,
+                new_pi, t, offs_all, mask_all, log_pi, exponent, power, C, wide, narrow, reach, share_floor,
                 sharpening, TRUSTED, PARTIAL,
             )  # fmt: skip
-        updates, refused = tl.load(health), tl.load(health + 1)
         tl.store(health, updates + 1)
         tl.store(health + 1, tl.where(bad & (refused < 0), updates, refused))
 
@@ -124,8 +134,8 @@ def prior_kernel(
     offs_c = tl.arange(0, ALL_C)
     old = tl.load(pi + offs_c, mask=offs_c < C, other=0.0)
     write_prior(
-        old, offs_c, offs_c < C, trust, log_pi, exponent, power, C, wide, narrow, reach, share_floor, sharpening,
-        TRUSTED, PARTIAL,
+        old, number(trust, 1.0), offs_c, offs_c < C, log_pi, exponent, power, C, wide, narrow, reach, share_floor,
+        sharpening, TRUSTED, PARTIAL,
     )  # fmt: skip
 
 

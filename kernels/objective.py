@@ -65,10 +65,10 @@ def write_head(
         higher = tl.maximum(m, peak)
         safe = tl.where(higher == float("-inf"), 0.0, higher)
         rise, below = m - safe, logits - safe[:, None]
-        masses = tl.exp(below)
-        total = total * tl.exp(rise) + tl.sum(masses, 1)
+        shrunk, masses = tl.exp(rise), tl.exp(below)
+        total = total * shrunk + tl.sum(masses, 1)
         masses *= sharpened(below, sharpness) * column_weights(colsum, offs_c, mask_c, exponent)
-        total_Q = total_Q * tl.exp(rise) * sharpened(rise, sharpness) + tl.sum(masses, 1)
+        total_Q = total_Q * shrunk * sharpened(rise, sharpness) + tl.sum(masses, 1)
         m = higher
     m = tl.where(m == float("-inf"), 0.0, m)
     total = tl.where(mask_b, total, 1.0)

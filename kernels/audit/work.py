@@ -40,7 +40,7 @@ class Work:
     multiply_adds: int = 0  # of matrix products
     special: int = 0  # exponentials and logarithms
     trips: int = 1  # longest chain of loop trips, each waiting for memory
-    waits: int = 0  # loads that the chain waits for beside its loop: pi's, and what is made of it
+    waits: int = 0  # loads that the chain waits for beside its loop: what a step takes of pi
     stages: int = 1  # of a loop's trips, how many are under way at a time; 1: none waits in advance
     rows: int = 0  # of the least matrix product's tile
     kind: str = ""  # of its operands: "bf16", "tf32", "ieee"; "": no product
@@ -157,11 +157,9 @@ def _memory(a: Arguments) -> Counted:
     deep, rule = a.blocks("D"), a["log_pi"] is not None
     programs = a.blocks("C") * deep + 1
     loads = programs * a.nbytes("bad_rows", "prior_sum", "skip") + deep * C * WIDE + 2 * C * D * WIDE
-    loads += a.nbytes("rows", "health", "pi") + (a.nbytes("trust") if a["TRUSTED"] else 0)
+    loads += a.nbytes("rows", "health", "pi", "trust")
     special = (4 * a["ALL_C"] + 2 if a["TRUSTED"] else a["ALL_C"]) if rule else 0
-    return loads, a.nbytes("mu", "pi", "health", "log_pi", "exponent", "power"), {
-        "special": special, "waits": 2 + (rule and a["TRUSTED"]),  # pi, trust, health
-    }  # fmt: skip
+    return loads, a.nbytes("mu", "pi", "health", "log_pi", "exponent", "power"), {"special": special}
 
 
 COUNTS: dict[str, Callable[[Arguments], Counted]] = {
