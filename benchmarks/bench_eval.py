@@ -5,7 +5,7 @@
 The peer is ATDOC's cal_acc (tim-learn/ATDOC, demo_uda.py and utils.py, MIT): PIL and torchvision transforms with a
 centre crop, channels first, each batch's outputs brought to the host and concatenated to those before, labels too.
 fastget is `evaluate`, as a run calls it. Both run in one process, so that the peer has what fastget sets for it
-(fastget/common/allocator.py) too.
+(fastget/training/allocator.py) too.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ then the target's images once more in evaluation mode for the memory. It has non
 this process, which spares it the workers' cost. fastget is its own engine with GeT and the defaults of `fastget train`.
 
 Both take the images, crops and mirrors that fastget's sampler draws. Each has a process of its own, since fastget sets
-up its process's memory (fastget/common/allocator.py), which the peer's published code does not; the processes work by
+up its process's memory (fastget/training/allocator.py), which the peer's published code does not; the processes work by
 turns. CPU time is the whole process's: a block is timed from a stream's opening to its close. An image pass is one
 image forward; one that is learned from counts as three.
 """

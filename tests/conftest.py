@@ -66,3 +66,23 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings |= {"train.eval_every": 70, "train.checkpoint_every": 35, "train.tensorboard": False}
     folder = tmp_path_factory.mktemp("digits") / "run"
     return fastget.train(fastget.make_config({**settings, "train.out": str(folder)}), quiet=True).folder
+
+
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stored features of three dozen images a domain, which train in no time. Not to be written to."""
+    from tests.commandline import features
+
+    return features(tmp_path_factory.mktemp("features") / "few")
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with images, `data`, and a run on them, `run`. Not to be written to."""
+    from tests.commandline import FEW, on_folders, say
+    from tests.pictures import write_domains
+
+    folder = tmp_path_factory.mktemp("images")
+    done = say(*on_folders(write_domains(folder / "data", per_class=4), *FEW, out=str(folder / "run")))
+    assert done.code == 0, done.words
+    return folder

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from fastget import __version__
+from fastget.commands.output import OutputFailed, guarded
+from fastget.commands.usage import Parser
 from fastget.common.errors import Interrupted, RunFailed
-from fastget.common.output import OutputFailed, guarded
 from fastget.common.signals import number_of, raising
 from fastget.common.text import escaped
-from fastget.common.usage import Parser
 
 # each is a file beside this one
 COMMANDS = (

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from fastget import bases, methods
-from fastget.common import usage
+from fastget.commands import usage
 from fastget.common.signals import stopping
 from fastget.common.text import nearest
 from fastget.config import describe_type, every_section, fields_of, make_config, parse_pairs

@@ -1,7 +1,7 @@
 """CUDA graphs, which spare the host, shown on this card before they are taken.
 
-What holds is kept in the user's cache (fastget.common.shown), and from then on train.graph=auto takes graphs here. What
-fails is kept too: the ordinary way stays.
+What holds is kept in the user's cache (fastget.common.proven), and from then on train.graph=auto takes graphs here.
+What fails is kept too: the ordinary way stays.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from fastget.common.shown import keep
+from fastget.common.proven import keep
 from fastget.selftest.engine import engine, steps
 from fastget.selftest.table import Check, Machine, Row, cannot, passed_if
 from fastget.training.engine import Engine

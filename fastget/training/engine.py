@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fastget.bases.base import Losses, Step
-from fastget.common.allocator import keep_freed_memory
 from fastget.common.precision import autocast, choose_precision
 from fastget.common.ranks import Ranks
 from fastget.config import Config, changed
@@ -30,6 +29,7 @@ from fastget.loading.stream import Batch
 from fastget.methods.base import Seen
 from fastget.networks.preprocessing import filled
 from fastget.networks.provenance import Record, other_start, record_of
+from fastget.training.allocator import keep_freed_memory
 from fastget.training.build import Loaders, build_model, distributed, optimizer_of
 from fastget.training.cost import Meter
 from fastget.training.graph import Parts, graph_of

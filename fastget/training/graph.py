@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from fastget.bases.base import Step
+from fastget.common.proven import is_proven
 from fastget.common.ranks import Ranks
-from fastget.common.shown import is_shown
 from fastget.config import Config
 from fastget.training.cost import Meter
 
@@ -62,7 +62,7 @@ def graph_of(
     if wanted == "off":
         return None
     reason = why_not(config, device, dtype, ranks, model)
-    if wanted == "auto" and (reason or not is_shown("graph", device)):
+    if wanted == "auto" and (reason or not is_proven("graph", device)):
         return None
     if reason:
         raise ValueError(f"train.graph=on: {reason}; or set train.graph=off")

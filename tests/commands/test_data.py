@@ -15,6 +15,7 @@ from fastget.commands import data as data_cli
 from fastget.data.datasets import DATA_SETS
 from fastget.data.domains import read_domains
 from fastget.data.packed.read import Cache, Encoding, cache_folder, find_packed
+from tests.commandline import full_disk, say
 from tests.pictures import write_damage, write_domains
 
 
@@ -237,3 +238,26 @@ def test_a_damaged_packed_index_is_made_anew_with_a_word(root: Path, capsys: pyt
     assert fastget_data(*pack) == 0
     assert "72 of them were there already" in capsys.readouterr().out
     assert find_packed(read_domains("folder", str(root))[0], "auto", 16)[0]
+
+
+def test_what_checks_remember_is_made_anew(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    check = ("data", "check", "folder", "--quick", "--root", root)
+    assert say(*check).code == 0
+    (file,) = (file for file in (tmp_path / "cache").rglob("*") if file.is_file())
+    damaged = bytearray(file.read_bytes())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # an archive's headers: a kind that nobody reads
+        damaged[damaged.index(mark) + flags] |= 0x20
+    for content in (bytes(damaged), b"rubbish"):
+        file.write_bytes(content)
+        done = say(*check)
+        assert (done.code, "72 files checked" in done.words) == (0, True), done.words
+        assert str(file) in done.words, "no word about it"
+
+
+def test_a_disk_that_fills_while_images_are_packed(root: Path) -> None:
+    with full_disk() as fill:
+        fill(8000)
+        done = say("data", "pack", "folder", "--root", root, "--format", "raw", "--resize", "64")
+    assert (done.code, "Traceback" in done.words) == (1, False), done.words
+    assert "File too large" in done.words

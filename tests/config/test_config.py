@@ -55,6 +55,7 @@ def test_written_and_read_again(tmp_path: Path) -> None:
         ({"train.seeds": "-1"}, "at least 0"),
         ({"data.root": ["a"]}, "a text"),
         ({"optim.momentum": 0.0}, "nesterov"),
+        ({"network.bottleneck_dim": 10**12}, "network.bottleneck_dim must be at least 1 and at most 65536"),
     ],
 )
 def test_mistakes_are_named(settings: dict[str, Any], message: str) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from tests.commandline import CHECK, FEW, SHORT, SMALL, Said, on_folders, say
 from tests.data.support import claim
 from tests.pictures import write_domains
-from tests.silent.support import CHECK, FEW, SHORT, SMALL, Said, on_folders, say
 
 
 def content(file: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""docs/errors.md, made of what fastget really says to each mistake of tests/mistakes.py:
+"""docs/errors.md, made of what fastget really says to each mistake of tests/commands/mistakes.py:
 
-python -m tests.documents.errors        # writes the page; tests/test_mistakes.py keeps it in step
+python -m tests.documents.errors        # writes the page; tests/commands/test_mistakes.py keeps it in step
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+from tests.commands.mistakes import MISTAKES, TINY, Mistake, answer, in_a_process, prepare
 from tests.documents.blocks import ROOT
-from tests.mistakes import MISTAKES, TINY, Mistake, answer, in_a_process, prepare
 
 PAGE = ROOT / "docs" / "errors.md"
 BEGIN = "<!-- mistakes: made by python -m tests.documents.errors -->"

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from fastget import bases, methods
+from tests.commands.mistakes import MISTAKES
 from tests.documents.blocks import ROOT
 from tests.documents.tables import TABLES, renewed, shown
-from tests.mistakes import MISTAKES
 
 
 @pytest.mark.parametrize("page", TABLES)

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fastget import bases, methods
 from fastget.bases.base import Step
-from fastget.common import shown
+from fastget.common import proven
 from fastget.common.ranks import Ranks
 from fastget.data.domains import load_domains
 from fastget.methods.base import Task
@@ -244,25 +244,25 @@ def test_off_auto_and_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastget.training.graph.why_not", lambda *args: "")
     config = tiny("run", train__graph="auto")
     assert graph_of(config, CPU, *given) is None  # not shown on this card
-    monkeypatch.setattr("fastget.training.graph.is_shown", lambda what, device: what == "graph")
+    monkeypatch.setattr("fastget.training.graph.is_proven", lambda what, device: what == "graph")
     assert isinstance(graph_of(config, CPU, *given), StaticSteps)
 
 
 def test_what_was_shown_holds_for_this_card_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     cards = ["A100 | driver 1"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(shown, "card", lambda device: cards[-1])
-    assert not shown.is_shown("graph", CUDA)
-    shown.keep({"graph": True}, CUDA)
-    assert shown.is_shown("graph", CUDA)
-    assert not shown.is_shown("graph", CPU)
+    monkeypatch.setattr(proven, "card", lambda device: cards[-1])
+    assert not proven.is_proven("graph", CUDA)
+    proven.keep({"graph": True}, CUDA)
+    assert proven.is_proven("graph", CUDA)
+    assert not proven.is_proven("graph", CPU)
     cards.append("A100 | driver 2")
-    assert not shown.is_shown("graph", CUDA)
-    shown.keep({"graph": True}, CUDA)
-    assert set(json.loads(shown.file().read_text())) == set(cards)
+    assert not proven.is_proven("graph", CUDA)
+    proven.keep({"graph": True}, CUDA)
+    assert set(json.loads(proven.file().read_text())) == set(cards)
     cards.pop()
-    shown.keep({"graph": False}, CUDA)
-    assert not shown.is_shown("graph", CUDA)
-    shown.file().write_text("{")
-    assert not shown.is_shown("graph", CUDA)
-    shown.file().unlink()
+    proven.keep({"graph": False}, CUDA)
+    assert not proven.is_proven("graph", CUDA)
+    proven.file().write_text("{")
+    assert not proven.is_proven("graph", CUDA)
+    proven.file().unlink()

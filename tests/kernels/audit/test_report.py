@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -192,3 +194,18 @@ def test_it_starts_as_a_program_without_a_warning() -> None:
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--arch" in done.stdout
+
+
+@pytest.mark.slow
+def test_it_speaks_before_it_has_compiled_them_all(tmp_path: Path) -> None:
+    """Which takes minutes; a word is due in one."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-u", "-m", "fastget.kernels.audit.report", "--arch", "sm_90"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], 60)[0], "not a word in a minute"
+        assert b"compiling" in os.read(process.stdout.fileno(), 10_000)
+        assert process.poll() is None
+        os.killpg(process.pid, signal.SIGKILL)

@@ -18,11 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
-import fastget
 from fastget.commands.main import main
 from tests.pictures import this_fastget
 
-ROOT = Path(fastget.__file__).resolve().parents[1]  # of the revision that is asked
 SHORT = ("train.max_steps=6", "train.warmup_steps=2", "train.eval_every=6", "train.log_every=1", "train.batch_size=8",
          "train.tensorboard=false", "optim.lr=0.01")  # fmt: skip
 SMALL = ("network.name=small", "network.weights=none", "data.resize=16", "data.crop=12")
@@ -179,9 +177,3 @@ def full_disk() -> Iterator[Callable[[int], None]]:
         yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def text_of(*names: str) -> str:
-    """A document of the revision that is asked; nothing if it has none."""
-    file = ROOT.joinpath(*names)
-    return file.read_text(encoding="utf-8") if file.is_file() else ""

@@ -1,9 +1,8 @@
 """Mistakes that people make, and what fastget says to each: a sentence and exit code 1 or 2, never a traceback.
 
-    python -m tests.mistakes        # all of them, as a Markdown table; exit code 1 if one is answered badly
+    python -m tests.commands.mistakes        # all of them, as a Markdown table; exit code 1 if one is answered badly
 
-Each runs in a process of its own, as on a command line. tests/test_mistakes.py keeps those that need no new process and
-no long work.
+Each runs in a process of its own, as on a command line. test_mistakes.py keeps those that need no new process.
 """
 
 from __future__ import annotations

@@ -8,15 +8,15 @@ import sys
 
 import pytest
 
-from fastget.common import allocator
-from fastget.common.allocator import LARGEST, MMAP_MAX, MMAP_THRESHOLD, TRIM_THRESHOLD
+from fastget.training import allocator
+from fastget.training.allocator import LARGEST, MMAP_MAX, MMAP_THRESHOLD, TRIM_THRESHOLD
 
 # the least page faults of making, filling and freeing a block of 64 MiB, which is more than glibc keeps
 FAULTS = """
 import resource, sys
 import torch
 if sys.argv[1] == "kept":
-    from fastget.common.allocator import keep_freed_memory
+    from fastget.training.allocator import keep_freed_memory
     assert keep_freed_memory()
 def fill():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -1,11 +1,11 @@
-"""Fifty and more mistakes of users (tests/mistakes.py): each is answered by a sentence and its exit code."""
+"""Fifty and more mistakes of users (tests/commands/mistakes.py): each is answered by a sentence and its exit code."""
 
 from pathlib import Path
 
 import pytest
 
+from tests.commands.mistakes import MISTAKES, Mistake, answer, last_words, prepare, wrong
 from tests.documents.errors import differs, stored
-from tests.mistakes import MISTAKES, Mistake, answer, last_words, prepare, wrong
 
 CHEAP = [mistake for mistake in MISTAKES if mistake.cheap]
 

@@ -16,8 +16,7 @@ import pytest
 import yaml
 from torch import nn
 
-from tests.pictures import this_fastget, write_domains
-from tests.silent.support import (
+from tests.commandline import (
     Said,
     elsewhere,
     on_features,
@@ -27,6 +26,7 @@ from tests.silent.support import (
     watching,
     while_a_network_is_built,
 )
+from tests.pictures import this_fastget, write_domains
 
 LONG = "train.max_steps=12"
 

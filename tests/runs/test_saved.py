@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from tests.commandline import full_disk, on_features, on_folders, say, watching
 from tests.pictures import write_domains
-from tests.silent.support import full_disk, on_features, on_folders, say, watching
 
 
 def test_a_signal_on_a_full_disk(stored: Path) -> None:

@@ -1,5 +1,5 @@
-"""What `fastget selftest` has shown on this card: kept in the user's cache, and asked before a faster way is taken that
-was never run on such a card before. Another card, driver, torch, triton or fastget has to show it again."""
+"""What `fastget selftest` has proven on this card: kept in the user's cache, and asked before a faster way is taken
+that never ran on such a card before. Another card, driver, torch, triton or fastget has to prove it again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from fastget.common.files import write_atomically
 
-Shown = Literal["graph"]  # a training step replayed as a CUDA graph gives the bits of the eager one
+Claim = Literal["graph"]  # a training step replayed as a CUDA graph gives the bits of the eager one
 DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
 
 
@@ -31,14 +31,14 @@ def card(device: torch.device) -> str:
     return " | ".join([*parts, *(f"{name} {_version(name)}" for name in ("torch", "triton", "fastget"))])
 
 
-def is_shown(what: Shown, device: torch.device) -> bool:
+def is_proven(what: Claim, device: torch.device) -> bool:
     """Whether it was shown for this card; never for a device that is none."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return False
     return _read().get(card(device), {}).get(what) is True
 
 
-def keep(results: Mapping[Shown, bool], device: torch.device) -> None:
+def keep(results: Mapping[Claim, bool], device: torch.device) -> None:
     """Note what was shown, or refuted, for this card."""
     kept, key = _read(), card(device)
     kept.setdefault(key, {}).update({str(what): good for what, good in results.items()})

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from tests.commandline import features, on_features, on_folders, say, watching
 from tests.pictures import write_domains
-from tests.silent.support import features, on_features, on_folders, say, watching
 
 SOURCE_ONLY = "method.name=source-only"
 
