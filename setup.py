@@ -45,6 +45,7 @@ setup(
         "torchvision>=0.25",
         f"triton>=3.6; {LINUX}",  # the oldest that the kernels were compiled with
         f"nvidia-dali-cuda130>=1.50; {LINUX}",
+        "filelock>=3.20",  # one writer in a run's folder; torch needs it too
         "jinja2>=3.1",  # the report's page; torch needs it too
         "numpy>=1.26",
         "pillow>=10.1",

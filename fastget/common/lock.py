@@ -1,8 +1,9 @@
-"""One process at a time in a folder: its lock is a file that says who holds it.
+"""One process at a time in a folder, and who that is.
 
-The kernel's lock on that file goes with its process, so that neither a crash nor a reboot leaves one behind. It may not
-reach from host to host on a shared file system, and some have none: there the file's own words decide, by host, boot,
-process and the process's start.
+The lock is filelock's: the kernel's on a file, which goes with its process, so that neither a crash nor a reboot leaves
+one behind; on a file system that has none, a file that is there. Beside it lies its owner's note, which is ours: the
+library names nobody. The kernel's lock may not reach from host to host on a shared file system. There the note decides,
+by host, boot, process and the process's start.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ import errno
 import fcntl
 import json
 import os
-import secrets
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-NAME = ".lock"
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+
+LOCK, NOTE = ".lock", ".lock.json"
 PATIENCE = 1.0  # seconds for which a folder that cannot be made may be one that others make and remove
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
-_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 class Busy(ValueError):
@@ -48,12 +50,12 @@ class Owner:
         return cls(socket.gethostname(), _boot(), os.getpid(), _started(os.getpid()), time.strftime("%F %T"), words)
 
     @classmethod
-    def read(cls, descriptor: int) -> Owner | None:
-        """None: nobody that can be told, as where the lock was being made when its maker was killed."""
+    def read(cls, folder: Path) -> Owner | None:
+        """None if the owner is unknown, as where it was killed while it wrote its note."""
         try:
-            content = json.loads(os.pread(descriptor, 1 << 16, 0))
+            content = json.loads((folder / NOTE).read_bytes())
             return cls(**{name: kind(content[name]) for name, kind in _KINDS.items()})
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def gone(self) -> bool | None:
@@ -72,8 +74,8 @@ _KINDS = {"host": str, "boot": str, "pid": int, "started": str, "since": str, "c
 
 
 def lock_file(descriptor: int) -> bool | None:
-    """The kernel's lock on an open file, as long as the file is open anywhere; False if another process has it, None
-    where the file system has none."""
+    """The kernel's lock on an open file, as long as it is open in any process, which filelock does not offer; False if
+    another has it, None where the file system has none."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -96,127 +98,75 @@ def held(
 ) -> Iterator[None]:
     """Hold a folder, which is made if it is not there. Raises Busy, or OSError if it cannot be written."""
     made = made or not folder.exists()
-    descriptor = _acquire(folder, take, time.monotonic() + wait, way_out)
+    lock, mine = _acquire(folder, take, wait, way_out), Owner.this()
     try:
-        for rest in folder.glob(".lock.*.part"):
-            rest.unlink(missing_ok=True)  # of one that was killed; who is just trying tries again
+        (folder / NOTE).write_text(json.dumps(asdict(mine)), encoding="utf-8")
         yield
     finally:
         with contextlib.suppress(OSError):  # the folder may have been removed, which is no reason to fail
-            if _is(folder / NAME, descriptor):
-                (folder / NAME).unlink()
+            if Owner.read(folder) in (mine, None):  # or another host has taken it over
+                for name in (NOTE, LOCK):  # while the lock is held: who waits for it looks whether the name is there
+                    (folder / name).unlink(missing_ok=True)
             if made:
                 folder.rmdir()
-        os.close(descriptor)
+        lock.release()
 
 
 def busy(folder: Path) -> bool:
     """Whether another process that can be seen from here holds the folder now."""
-    try:
-        descriptor = os.open(folder / NAME, os.O_RDWR)
-    except OSError:
+    if not (folder / LOCK).exists():
         return False
     try:
-        return _ended(descriptor)[0] is False
-    finally:
-        os.close(descriptor)
+        lock = _kind(folder)(folder / LOCK)
+        lock.acquire(timeout=0)
+    except Timeout:
+        owner = Owner.read(folder)
+        return owner is None or owner.gone() is False
+    except OSError:
+        return False
+    lock.release()
+    return False
 
 
-def _ended(descriptor: int) -> tuple[bool | None, str]:
-    """Whether who made this lock has ended, None if that cannot be seen from here; and who it was."""
-    free, owner = lock_file(descriptor), Owner.read(descriptor)
-    if free is False:
-        return False, "another process" if owner is None else str(owner)
-    if owner is None or (free and owner.boot and owner.boot == _boot()):
-        return True, ""  # on one host the kernel knows
-    return owner.gone(), str(owner)
-
-
-def _acquire(folder: Path, take: bool, until: float, way_out: str) -> int:
-    """The open lock. It comes into being whole: with its owner's name in it, and locked."""
+def _acquire(folder: Path, take: bool, wait: float, way_out: str) -> BaseFileLock:
     start = time.monotonic()
     while True:
         try:
-            if (descriptor := _try(folder, take, way_out, time.monotonic() - start < PATIENCE)) is not None:
-                return descriptor
-        except Busy:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.05)
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = _kind(folder)(folder / LOCK)
+            lock.acquire(timeout=wait, poll_interval=0.05)
+            break
+        except (FileNotFoundError, FileExistsError):  # who was here before has just removed the folder
+            if time.monotonic() - start > PATIENCE or (folder.exists() and not folder.is_dir()):
+                raise  # for good: a link to nowhere, or /proc
+        except Timeout as error:
+            owner = Owner.read(folder)
+            if owner is None or isinstance(lock, FileLock):  # the kernel knows who is there
+                raise _busy(folder, owner, False, way_out) from error
+            if owner.gone() is False or not (owner.gone() or take):
+                raise _busy(folder, owner, owner.gone() is None, way_out) from error
+            (folder / LOCK).unlink(missing_ok=True)
+    owner = Owner.read(folder)
+    if isinstance(lock, FileLock) and owner is not None and owner.gone() is None and not take:
+        lock.release()
+        raise _busy(folder, owner, True, way_out)
+    return lock
 
 
-def _try(folder: Path, take: bool, way_out: str, again: bool) -> int | None:
-    """None: what was there has just gone, and it is worth another try; OSError where that was tried long enough."""
-    mine = folder / f".lock.{secrets.token_hex(4)}.part"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(mine, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-    except (FileNotFoundError, FileExistsError):
-        if not again or (folder.exists() and not folder.is_dir()):
-            raise  # for good: a link to nowhere, or /proc
-        return None  # who was here before has just removed the folder
-    kept = False
-    try:
-        os.write(descriptor, json.dumps(asdict(Owner.this())).encode())
-        lock_file(descriptor)
-        kept = _put(mine, folder, take, way_out)
-    finally:
-        mine.unlink(missing_ok=True)
-        if not kept:
-            os.close(descriptor)
-    return descriptor if kept else None
+def _kind(folder: Path) -> type[BaseFileLock]:
+    """The kernel's lock, or a file's being there where the folder's file system has no other."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        return SoftFileLock if lock_file(probe.fileno()) is None else FileLock
 
 
-def _put(mine: Path, folder: Path, take: bool, way_out: str) -> bool:
-    """Give the lock its name, where there is none or one that is left over. False: something moved, try again."""
-    place = folder / NAME
-    try:
-        os.link(mine, place)
-        return True
-    except FileExistsError:
-        return _replace(mine, place, take, way_out)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-    if place.exists():
-        return _replace(mine, place, take, way_out)
-    os.rename(mine, place)  # a file system without links has no better way
-    return True
-
-
-def _replace(mine: Path, place: Path, take: bool, way_out: str) -> bool:
-    try:
-        there = os.open(place, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        gone, who = _ended(there)
-        if gone is False:
-            raise Busy(f"{place.parent} is in use by {who}: wait for it to end, stop it, or choose another --out")
-        if gone is None and not take:
-            raise Busy(
-                f"{place.parent} is in use by {who}. {socket.gethostname()} cannot see whether that one still runs: if "
-                f"it does not, take the folder over by {way_out}"
-            )
-        if not _is(place, there):
-            return False
-        try:
-            os.replace(mine, place)
-        except FileNotFoundError:
-            return False
-        return True
-    finally:
-        os.close(there)
-
-
-def _is(place: Path, descriptor: int) -> bool:
-    """Whether the name stands for the open file."""
-    try:
-        return os.path.samestat(os.stat(place), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+def _busy(folder: Path, owner: Owner | None, unseen: bool, way_out: str) -> Busy:
+    who = "another process" if owner is None else str(owner)
+    if not unseen:
+        return Busy(f"{folder} is in use by {who}: wait for it to end, stop it, or choose another --out")
+    return Busy(
+        f"{folder} is in use by {who}. {socket.gethostname()} cannot see whether that one still runs: if it does not, "
+        f"take the folder over by {way_out}"
+    )
 
 
 def _boot() -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fastget.common import lock
-from fastget.common.lock import NAME, Busy, Owner, busy, held
+from fastget.common.lock import NOTE, Busy, Owner, busy, held
 from tests.pictures import this_fastget
 
 HOLDER = "import sys, time; from pathlib import Path; from fastget.common.lock import held\n"
@@ -24,7 +24,7 @@ HOLDER += "with held(Path(sys.argv[1])): print('held', flush=True); time.sleep(6
 def left_by(folder: Path, **changes: object) -> None:
     """A lock of this process, but for the changes, that nobody holds any more."""
     folder.mkdir()
-    (folder / NAME).write_text(json.dumps(dataclasses.asdict(Owner.this()) | changes))
+    (folder / NOTE).write_text(json.dumps(dataclasses.asdict(Owner.this()) | changes))
 
 
 def test_the_second_is_told_of_the_first(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     other.send_signal(signal.SIGKILL)
     other.wait()
     other.stdout.close()
-    assert (tmp_path / "run" / NAME).exists()
+    assert (tmp_path / "run" / NOTE).exists()
     with held(tmp_path / "run"):
-        assert Owner.this().pid == json.loads((tmp_path / "run" / NAME).read_text())["pid"]
+        assert Owner.this().pid == json.loads((tmp_path / "run" / NOTE).read_text())["pid"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_has_ended_is_not_heeded(tmp_path: Path, changes: dict[str, object]
 
 
 def test_a_lock_that_was_being_made_is_not_heeded(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text('{"host": "ha')
+    (tmp_path / NOTE).write_text('{"host": "ha')
     with held(tmp_path):
         assert busy(tmp_path)
 
@@ -90,15 +90,11 @@ def test_another_host_is_heeded_unless_told(tmp_path: Path) -> None:
         assert busy(tmp_path / "run")
 
 
-def test_a_file_system_without_locks_or_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(descriptor: int, how: int) -> None:
         raise OSError(errno.ENOTSUP, "not supported")
 
-    def no_links(one: Path, other: Path) -> None:
-        raise OSError(errno.EPERM, "not permitted")
-
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    monkeypatch.setattr(os, "link", no_links)
     with held(tmp_path / "run"), pytest.raises(Busy, match=f"process {os.getpid()}"), held(tmp_path / "run"):
         pytest.fail("it is held")
     left_by(tmp_path / "old", started="1")

@@ -48,9 +48,9 @@ def test_a_second_process_in_a_runs_folder_is_refused(root: Path, monkeypatch: p
 
 def test_the_lock_of_another_host(root: Path) -> None:
     with held(Path("run")):
-        lock = json.loads(Path("run/.lock").read_text())
+        lock = json.loads(Path("run/.lock.json").read_text())
         Path("run/kept").touch()
-    Path("run/.lock").write_text(json.dumps({**lock, "host": "node7", "boot": "its own"}))
+    Path("run/.lock.json").write_text(json.dumps({**lock, "host": "node7", "boot": "its own"}))
     with pytest.raises(ValueError, match=r"node7.*train\.lock=take"):
         train(on_features(root, "run"), quiet=True)
     train(on_features(root, "run", train__lock="take"), quiet=True)

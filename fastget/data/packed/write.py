@@ -245,7 +245,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """One packing at a time; the lock goes with the process, however that ends. The disk may fill in mid-packing."""
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(held(folder, way_out=f"removing {folder / '.lock'}"))
+            stack.enter_context(held(folder, way_out=f"removing {folder}/.lock*"))
         except Busy as error:
             raise ValueError(
                 f"another `fastget data pack` is writing {folder}: wait for it to end ({error})"
