@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -19,7 +18,6 @@ import torch
 from torch import nn
 
 from fastget.commands.main import main
-from tests.pictures import this_fastget
 
 SHORT = ("train.max_steps=6", "train.warmup_steps=2", "train.eval_every=6", "train.log_every=1", "train.batch_size=8",
          "train.tensorboard=false", "optim.lr=0.01")  # fmt: skip
@@ -84,15 +82,6 @@ def _code(words: list[str]) -> int:
     except Exception:  # noqa: BLE001  # a traceback is what the tests ask about
         traceback.print_exc(file=sys.stderr)
         return 1
-
-
-def elsewhere(*words: object, timeout: float = 300, **options: Any) -> Said:
-    """`fastget words` in a process of its own."""
-    command = [sys.executable, "-m", "fastget", *map(str, words)]
-    done = subprocess.run(
-        command, env=this_fastget(), capture_output=True, text=True, timeout=timeout, check=False, **options
-    )
-    return Said(done.returncode, done.stdout, done.stderr)
 
 
 # --- data ------------------------------------------------------------------------------------------

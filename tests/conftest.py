@@ -1,10 +1,12 @@
-"""Set-up of all tests: what must be in the environment before torch and fastget are imported."""
+"""Set-up of all tests: what must be in the environment before torch and fastget are imported, and the three rings."""
 
 import atexit
 import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,13 @@ NUMERIC = [
     "training",
 ]
 
+# Rings: `make test` runs the first, `make test-all` the second too, `make test-slow` the third. Here alone is said which
+# test is where. A line names a folder, a file, a test, or those of a test's cases that have a word in their brackets.
+# What no line names is in the first ring, and fails there if it takes too long.
+SECOND: list[str] = []
+LIMIT = 3.0  # CPU-seconds that a test of the first ring may take, with those of the processes that it waits for
+UNLIMITED = "FASTGET_TESTS_UNLIMITED"  # set: no test fails for its time
+
 for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR"):  # a width and colours of one's own would cut the words up
     os.environ.pop(name, None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job: Ctrl-C is tested all the same
@@ -45,10 +54,62 @@ os.environ["XDG_CACHE_HOME"] = cache = tempfile.mkdtemp(prefix="fastget-tests-")
 atexit.register(shutil.rmtree, cache, ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rings", default="", help="only the tests of these rings: 1, 12, 2, 3; default: all that are named"
+    )
+
+
+def ring_of(item: pytest.Item) -> int:
+    """By the tables above; a mark in a test's file is for what needs a GPU alone."""
+    if item.get_closest_marker("slow"):
+        return 3
+    return 2 if any(is_named(item, line) for line in SECOND) else 1
+
+
+def is_named(item: pytest.Item, line: str) -> bool:
+    """Whether a line of a table names a test."""
+    place, _, word = line.partition("[")
+    name, _, case = item.nodeid.removeprefix("tests/").partition("[")
+    return (f"{name}::".startswith(f"{place}::") or name.startswith(f"{place}/")) and word.rstrip("]") in case
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(HERE / place) for place in NUMERIC):
             item.add_marker(pytest.mark.numeric)
+    if rings := config.getoption("rings"):
+        chosen = [item for item in items if str(ring_of(item)) in rings and not item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test of the first ring that takes too long fails by its name. It is the CPU's time: what runs beside is no part
+    of it."""
+    before = sum(os.times()[:4])
+    yield
+    took = sum(os.times()[:4]) - before
+    if item.config.getoption("rings") == "1" and took > LIMIT and UNLIMITED not in os.environ:
+        pytest.fail(
+            f"{item.nodeid} takes {took:.1f} CPU-seconds, and a test of the first ring {LIMIT:g} at most: make it "
+            f"faster, or name it in SECOND of tests/conftest.py ({UNLIMITED}=1 lets it pass)",
+            pytrace=False,
+        )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the first test of a session would pay for all that come after it: imports, the digits, a first step."""
+    if "1" in request.config.getoption("rings"):
+        for name in ("matplotlib.pyplot", "sklearn.manifold", "torch.utils.tensorboard", "torch._dynamo", "timm"):
+            import_module(name)
+        from fastget.training.train import train
+        from tests.support import tiny
+
+        out = tmp_path_factory.mktemp("warm") / "run"
+        train(tiny(out, train__max_steps=2, train__warmup_steps=1, train__tensorboard=True), quiet=True)
 
 
 @pytest.fixture(autouse=True)

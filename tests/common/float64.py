@@ -1,4 +1,4 @@
-"""`fastget` in float64, to be started by torchrun; with `every FOLDER` a short run of every method on every base model.
+"""Runs in float64, of one rank or, started by torchrun, of several: python -m tests.common.float64 FOLDER NAME ...
 
 Two runs that add up the same numbers in another order agree in float64 to many digits on any CPU. In float32 they drift
 apart as fast as the CPU's instructions have it, until an argmax falls the other way.
@@ -13,11 +13,22 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from fastget import bases
-from fastget.commands.main import main
 from fastget.common.ranks import joined
 from fastget.networks.network import Network
 from fastget.training.train import train
 from tests.support import PAIRS, fitting, tiny
+
+STEPS = {"train__max_steps": 24, "train__log_every": 1, "train__eval_every": 12}
+SHORT = {"train__max_steps": 8, "train__warmup_steps": 4, "train__batch_size": 24, "train__eval_every": 8,
+         "train__log_every": 1}  # fmt: skip
+MEMORY = {"method__name": "atdoc-na", "method__weight": 1, "train__max_steps": 12, "train__warmup_steps": 2,
+          "train__checkpoint_every": 6, "train__log_every": 1, "train__eval_every": 12}  # fmt: skip
+RUNS = {"get": STEPS, "memory": MEMORY}
+SOME = ["atdoc-na-plain", "mme-plain", "get-mixmatch"]  # one of a kind
+for method, base in PAIRS:
+    RUNS[f"{method}-{base}"] = {**fitting(method, base), **SHORT}
+    if not bases.settings_of(base).ignores:
+        RUNS[f"{method}-{base}"]["method__weight"] = 1
 
 
 def widen(module: nn.Module, images: tuple[Any, ...]) -> Any:
@@ -25,22 +36,19 @@ def widen(module: nn.Module, images: tuple[Any, ...]) -> Any:
     return tuple(image.double() for image in images) if isinstance(module, Network) else None
 
 
-SOME = [("atdoc-na", "plain"), ("mme", "plain"), ("get", "mixmatch")]  # one of a kind
-
-
-def every(folder: Path, pairs: list[tuple[str, str]]) -> None:
-    """In one group of ranks: to start one takes longer than to train."""
-    with joined(torch.device("cpu")):
-        for method, base in pairs:
-            short = {"train__max_steps": 8, "train__warmup_steps": 4, "train__batch_size": 24, "train__eval_every": 8}
-            given = {**fitting(method, base), **short, "train__log_every": 1}
-            given |= {} if bases.settings_of(base).ignores else {"method__weight": 1}
-            train(tiny(folder / f"{method}-{base}", **given), quiet=True)
+def in_float64(folder: Path, names: list[str]) -> None:
+    """In one group of ranks: to start one takes longer than to train. A run that is there goes on."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # of the network and of GeT's memory
+    handle = register_module_forward_pre_hook(widen)
+    try:
+        with joined(torch.device("cpu")):
+            for name in names:
+                train(tiny(folder / name, train__resume="auto", **RUNS[name]))
+    finally:
+        handle.remove()
+        torch.set_default_dtype(before)
 
 
 if __name__ == "__main__":
-    torch.set_default_dtype(torch.float64)  # of the network and of GeT's memory
-    register_module_forward_pre_hook(widen)
-    if sys.argv[1] not in ("every", "some"):
-        sys.exit(main())
-    every(Path(sys.argv[2]), PAIRS if sys.argv[1] == "every" else SOME)
+    in_float64(Path(sys.argv[1]), sys.argv[2:])

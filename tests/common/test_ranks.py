@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,73 +18,93 @@ from fastget.runs.checkpoint import load_checkpoint
 from fastget.selftest.engine import steps
 from fastget.training.build import Loaders
 from fastget.training.engine import Engine
-from tests.common.float64 import SOME
+from tests.commandline import Said
+from tests.common.float64 import RUNS, SOME, STEPS, in_float64
+from tests.forks import as_ranks
 from tests.pictures import this_fastget
-from tests.support import PAIRS, TINY, metrics, tiny
+from tests.support import TINY, metrics, tiny
 
-STEPS = {**TINY, "train.max_steps": 24, "train.log_every": 1, "train.eval_every": 12}
 # Sums in another order. Where ranks agree, 24 steps differ by some 1e-15; without one all-reduce by 2e-5 at once.
 WITHIN = 1e-9
+FLOAT64 = "tests.common.float64"
 
 
-def torchrun(out: Path, ranks: int, *extra: str, module: str = "fastget") -> subprocess.CompletedProcess[str]:
-    settings = [f"{key}={str(value).lower()}" for key, value in STEPS.items()]
-    return start(ranks, module, "train", "--out", str(out), "--set", *settings, *extra)
+def settings_of(given: dict[str, Any]) -> list[str]:
+    """As --set takes them."""
+    return [f"{key.replace('__', '.')}={str(value).lower()}" for key, value in {**TINY, **given}.items()]
 
 
-def start(ranks: int, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*launcher, "-m", module, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={**this_fastget(), "OMP_NUM_THREADS": "1"})
+def same(one: Path, other: Path) -> None:
+    """The losses of two runs, and all that their networks and methods hold."""
+    lines = metrics(one), metrics(other)
+    assert [line["step"] for line in lines[0]] == [line["step"] for line in lines[1]]
+    for a, b in zip(*lines, strict=True):
+        for name in a:
+            if name.startswith("loss"):
+                assert a[name] == pytest.approx(b[name], rel=WITHIN, abs=1e-14), (one.name, a["step"], name)
+    models = [load_checkpoint(folder / "checkpoints" / "final.pt")["model"] for folder in (one, other)]
+    assert models[0].keys() == models[1].keys()
+    for name in models[0]:
+        torch.testing.assert_close(
+            models[0][name], models[1][name], rtol=WITHIN, atol=WITHIN, msg=f"{one.name}: {name}"
+        )
 
 
-def in_float64(out: Path, ranks: int, *extra: str) -> Path:
-    done = torchrun(out, ranks, *extra, module="tests.common.float64")
-    assert done.returncode == 0, done.stderr
-    return out
+def cut_at(step: int, run: Path, folder: Path) -> None:
+    """A copy that goes on from a step's checkpoint."""
+    shutil.copytree(run, folder)
+    for file in (folder / "summary.json", *(folder / "checkpoints").glob("*.pt")):
+        if file.name != f"step_{step:08d}.pt":
+            file.unlink()
+
+
+Runs = Callable[[int], Path]
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two ranks, in float64. Not to be written to."""
-    return in_float64(tmp_path_factory.mktemp("ranks") / "two", 2)
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """How many ranks -> the folder of their runs in float64: a group of ranks is started once. Not to be written to."""
+    folders: dict[int, Path] = {}
+
+    def of_ranks(count: int) -> Path:
+        if count not in folders:
+            folders[count] = folder = tmp_path_factory.mktemp(f"{count}-ranks")
+            names = ["get", "memory", *SOME]
+            if count == 1:
+                in_float64(folder, names)
+            else:
+                codes, said = as_ranks(count, folder, *names, module=FLOAT64)
+                assert codes == [0] * count, said.words
+        return folders[count]
+
+    return of_ranks
 
 
-def same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
-    assert [line["step"] for line in one] == [line["step"] for line in other]
-    for a, b in zip(one, other, strict=True):
-        for name in a:
-            if name.startswith("loss"):
-                assert a[name] == pytest.approx(b[name], rel=WITHIN, abs=1e-14), (a["step"], name)
+@pytest.mark.parametrize("name", ["get", "memory", *SOME])
+def test_two_ranks_follow_one(name: str, runs: Runs) -> None:
+    same(runs(2) / name, runs(1) / name)
+    model = load_checkpoint(runs(2) / name / "checkpoints" / "final.pt")["model"]
+    assert model["network.classifier.weight"].dtype == torch.float64  # or it would show less
+    if name == "get":
+        assert 0 < model["method.get.agreement"][0] < 1  # both ranks' votes are in the start of the prior
+        assert model["method.get.mu"].dtype == torch.float64
 
 
-def test_two_ranks_follow_one(two: Path, tmp_path: Path) -> None:
-    one = in_float64(tmp_path / "one", 1)
-    same(metrics(two), metrics(one))
-    a, b = (load_checkpoint(folder / "checkpoints" / "final.pt")["model"] for folder in (two, one))
-    assert a.keys() == b.keys()
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], rtol=WITHIN, atol=WITHIN)
-    assert 0 < a["method.get.agreement"][0] < 1  # both ranks' votes are in the start of the prior, and in the trust
-    assert a["method.get.mu"].dtype == a["network.classifier.weight"].dtype == torch.float64  # or it would show less
-
-
-@pytest.mark.parametrize("which", ["some", pytest.param("every", marks=pytest.mark.slow)])
-def test_two_ranks_follow_one_by_every_method_on_every_base(which: str, tmp_path: Path) -> None:
-    for ranks in (2, 1):
-        done = start(ranks, "tests.common.float64", which, str(tmp_path / str(ranks)))
-        assert done.returncode == 0, done.stderr
-    for method, base in PAIRS if which == "every" else SOME:
-        two, one = (tmp_path / str(ranks) / f"{method}-{base}" for ranks in (2, 1))
-        same(metrics(two), metrics(one))
-        a, b = (load_checkpoint(folder / "checkpoints" / "final.pt")["model"] for folder in (two, one))
-        assert a.keys() == b.keys()
-        for name in a:
-            torch.testing.assert_close(a[name], b[name], rtol=WITHIN, atol=WITHIN, msg=f"{method} on {base}: {name}")
+@pytest.mark.slow
+def test_two_ranks_follow_one_by_every_method_on_every_base(tmp_path: Path) -> None:
+    names = [name for name in RUNS if name not in ("get", "memory", *SOME)]
+    codes, said = as_ranks(2, tmp_path / "2", *names, module=FLOAT64)
+    assert codes == [0, 0], said.words
+    in_float64(tmp_path / "1", names)
+    for name in names:
+        same(tmp_path / "2" / name, tmp_path / "1" / name)
 
 
 def test_two_ranks_as_a_user_starts_them(tmp_path: Path) -> None:
-    done = torchrun(tmp_path / "run", 2)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "fastget",
+               "train", "--out", str(tmp_path / "run"), "--set", *settings_of(STEPS)]  # fmt: skip
+    environment = {**this_fastget(), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "run" / "predictions.csv").read_text().splitlines()
     assert len(lines) == len(set(lines)) == 1 + 1797  # no image twice, none left out
@@ -91,56 +112,52 @@ def test_two_ranks_as_a_user_starts_them(tmp_path: Path) -> None:
     verdict = json.loads((tmp_path / "run" / "summary.json").read_text())["verdict"]
     said = " ".join(done.stdout.split())
     assert [said.count(f"verdict: {one['text']}") for one in verdict] == [1] * len(verdict) != []
-    config = tiny("x", **{key.replace(".", "__"): value for key, value in STEPS.items()})
+    config = tiny("x", **STEPS)
     one = Engine(config, 0, load_domains(config.data), torch.device("cpu"))
     losses = steps(one, one.plan.warmup_steps)  # float32 has not drifted yet, and no argmax fallen otherwise
     assert [line["loss"] for line in metrics(tmp_path / "run")[: len(losses)]] == pytest.approx(losses, rel=1e-4)
 
 
-def test_a_run_of_two_ranks_goes_on_with_one(two: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(two, tmp_path / "run"))
-    for name in ("summary.json", "checkpoints/final.pt", "checkpoints/step_00000024.pt"):
-        (folder / name).unlink()
-    in_float64(folder, 1, "train.resume=auto")
-    same(metrics(folder), metrics(two))
-    assert load_checkpoint(folder / "checkpoints" / "final.pt")["step"] == 24
+def test_a_run_of_two_ranks_goes_on_with_one(runs: Runs, tmp_path: Path) -> None:
+    cut_at(12, runs(2) / "get", tmp_path / "get")
+    in_float64(tmp_path, ["get"])
+    same(tmp_path / "get", runs(2) / "get")
 
 
-@pytest.mark.parametrize(("first", "second"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
-def test_a_memory_that_ranks_share_goes_on_with_more_or_fewer(first: int, second: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
+def test_a_memory_that_ranks_share_goes_on_with_more_or_fewer(
+    first: int, second: int, runs: Runs, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A checkpoint holds all of it, whoever kept which part."""
-    given = ["method.name=atdoc-na", "method.weight=1", "train.max_steps=12", "train.warmup_steps=2"]
-    given += ["train.checkpoint_every=6", "train.resume=auto"]
-    whole = in_float64(tmp_path / "whole", first, *given)
-    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
-    for name in ("summary.json", "checkpoints/final.pt", "checkpoints/step_00000012.pt"):
-        (cut / name).unlink()
-    done = torchrun(cut, second, *given, module="tests.common.float64")
-    assert done.returncode == 0, done.stderr
-    shown = " ".join(done.stdout.split())
+    cut_at(6, runs(first) / "memory", tmp_path / "memory")
+    if second == 1:
+        in_float64(tmp_path, ["memory"])
+        shown = " ".join(capfd.readouterr().out.split())
+    else:
+        codes, said = as_ranks(2, tmp_path, "memory", module=FLOAT64)
+        assert codes == [0, 0], said.words
+        shown = said.words
     assert "going on from step 6" in shown
     assert shown.count("ATDOC-NA keeps 1,797 x (256 + 10) numbers in float32: ") == 1  # rank 0 alone says it
     assert ("on each of 2 ranks" in shown) == (second == 2)
-    same(metrics(cut), metrics(whole))
-    a, b = (load_checkpoint(folder / "checkpoints" / "final.pt")["model"] for folder in (whole, cut))
-    for name in ("method.memory_f", "method.memory_q"):
-        assert len(a[name]) == 1797
-        torch.testing.assert_close(a[name], b[name], rtol=WITHIN, atol=WITHIN)
+    same(tmp_path / "memory", runs(first) / "memory")
+    assert len(load_checkpoint(tmp_path / "memory" / "checkpoints" / "final.pt")["model"]["method.memory_f"]) == 1797
 
 
 def test_two_ranks_resume_to_the_bit_with_statistics_of_their_own(tmp_path: Path) -> None:
     """Batch-norm's are each rank's, and a second look in evaluation mode trains on them."""
-    given = ["network.bottleneck_norm=true", "method.name=atdoc-na", "atdoc-na.second_look=true", "method.weight=1"]
-    given += ["train.max_steps=12", "train.checkpoint_every=6", "train.resume=auto"]
-    whole = tmp_path / "whole"
-    done = torchrun(whole, 2, *given)
-    assert done.returncode == 0, done.stderr
-    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
-    for name in ("summary.json", "checkpoints/final.pt", "checkpoints/step_00000012.pt"):
-        (cut / name).unlink()
-    done = torchrun(cut, 2, *given)
-    assert done.returncode == 0, done.stderr
-    assert "going on from step 6" in done.stdout
+    given = {"network.bottleneck_norm": True, "method.name": "atdoc-na", "atdoc-na.second_look": True,
+             "method.weight": 1, "train.log_every": 1, "train.checkpoint_every": 6, "train.resume": "auto"}  # fmt: skip
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+
+    def go(out: Path) -> Said:
+        codes, said = as_ranks(2, "train", "--out", out, "--set", *settings_of(given))
+        assert codes == [0, 0], said.words
+        return said
+
+    go(whole)
+    cut_at(6, whole, cut)
+    assert "going on from step 6" in go(cut).words
     assert metrics(cut) == metrics(whole)
     a, b = (load_checkpoint(folder / "checkpoints" / "final.pt") for folder in (whole, cut))
     assert all(torch.equal(a["model"][name], b["model"][name]) for name in a["model"])
@@ -162,10 +179,10 @@ def test_the_union_of_the_ranks_batches_is_the_batch() -> None:
             assert [i for half in halves for i in half(step).index.tolist()] == whole(step).index.tolist()
 
 
-def test_a_batch_that_cannot_be_shared(tmp_path: Path) -> None:
-    done = torchrun(tmp_path / "odd", 2, "train.batch_size=15")
-    assert done.returncode != 0
-    assert "multiple of 2" in " ".join(done.stderr.split())
+def test_a_batch_that_cannot_be_shared() -> None:
+    codes, said = as_ranks(2, "train", "--set", *settings_of({"train.batch_size": 15}))
+    assert codes == [2, 2]
+    assert "multiple of 2" in said.words
 
 
 class _Two:

@@ -18,7 +18,7 @@ from fastget.features.make import make_features
 from fastget.networks.network import build_network
 from fastget.networks.provenance import digest_of
 from fastget.training.engine import Engine
-from tests.common.test_ranks import start
+from tests.forks import as_ranks
 from tests.pictures import write_domains
 
 SETTINGS: dict[str, Any] = {
@@ -199,9 +199,9 @@ def test_two_ranks_make_what_one_makes() -> None:
     one = make_features(fastget.make_config(settings), "one")
     assert [len(entries) for entries in one.store.domains.values()] == [2, 2]
     words = [f"{key}={value}" for key, value in settings.items()]
-    done = start(2, "fastget", "features", "--out", "two", "--set", *words)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("3,797 images") == 1  # one of them prints
+    codes, said = as_ranks(2, "features", "--out", "two", "--set", *words)
+    assert codes == [0, 0], said.words
+    assert said.out.count("3,797 images") == 1  # one of them prints
     assert contents(Path("one")) == contents(Path("two"))
 
 

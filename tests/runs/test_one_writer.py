@@ -5,11 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +13,6 @@ from torch import nn
 
 from tests.commandline import (
     Said,
-    elsewhere,
     on_features,
     on_folders,
     say,
@@ -26,7 +20,8 @@ from tests.commandline import (
     watching,
     while_a_network_is_built,
 )
-from tests.pictures import this_fastget, write_domains
+from tests.forks import as_ranks, elsewhere
+from tests.pictures import write_domains
 
 LONG = "train.max_steps=12"
 
@@ -100,30 +95,6 @@ def test_a_run_on_a_relative_root_is_evaluated_from_another_folder(
 # --- ranks -------------------------------------------------------------------------------------------
 
 
-def two_ranks(words: list[str], *disks: Path, patience: float = 300) -> tuple[list[int | None], str]:
-    """`fastget words` as two ranks that are started in folders of their own: exit codes, None where it had no end, and
-    all that they said."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ends = time.monotonic() + patience
-    with tempfile.TemporaryFile() as said:
-        ranks = []
-        for rank, disk in enumerate(disks):
-            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-            env = {**this_fastget(), **place, "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, "-m", "fastget", *words]
-            ranks.append(subprocess.Popen(command, cwd=disk, env=env, stdout=said, stderr=subprocess.STDOUT))
-        while any(rank.poll() is None for rank in ranks) and time.monotonic() < ends:
-            time.sleep(0.1)
-        codes = [rank.poll() for rank in ranks]
-        for process in ranks:
-            process.kill()
-            process.wait()
-        said.seek(0)
-        return codes, " ".join(said.read().decode().split())
-
-
 def test_a_rank_that_sees_another_folder_is_named(stored: Path, tmp_path: Path) -> None:
     """As on two nodes where `run` is a disk of their own: rank 1 finds no checkpoint there."""
     disks = [tmp_path / name for name in ("disk0", "disk1")]
@@ -132,7 +103,7 @@ def test_a_rank_that_sees_another_folder_is_named(stored: Path, tmp_path: Path) 
     plain = ("train.device=cpu", "train.threads=1")
     stopped_at(3, on_features(stored, *plain))
     shutil.move("run", disks[0] / "run")
-    codes, said = two_ranks(on_features(stored, *plain, options=("--resume", "auto")), *disks)
-    assert "rank 1 on" in said, f"rank 1 began at another step, and nothing names it: {codes}, {said[-300:]}"
-    assert "all ranks need the run's folder" in said
+    codes, said = as_ranks(2, *on_features(stored, *plain, options=("--resume", "auto")), folders=disks)
+    assert "rank 1 on" in said.words, f"rank 1 began at another step, and nothing names it: {codes}"
+    assert "all ranks need the run's folder" in said.words
     assert codes == [2, 2]
