@@ -1,22 +1,20 @@
 """Mistakes that people make, and what fastget says to each: a sentence and exit code 1 or 2, never a traceback.
 
-    python -m tests.commands.mistakes        # all of them, as a Markdown table; exit code 1 if one is answered badly
-
-Each runs in a process of its own, as on a command line. test_mistakes.py keeps those that need no new process.
+python -m tests.commands.mistakes        # writes docs/errors.md of what is really said; test_mistakes.py compares
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
-import json
 import os
+import re
 import shlex
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import textwrap
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +23,8 @@ import torch
 import fastget
 from fastget.commands.main import main
 from fastget.common.lock import held
-from tests.pictures import this_fastget, write_domains
+from tests.documents.blocks import ROOT
+from tests.pictures import write_domains
 
 FOLDER = "--data folder --root data --source photo --target sketch"
 TINY = "network.name=small network.weights=none data.resize=24 data.crop=20 train.max_steps=2 train.warmup_steps=1"
@@ -38,7 +37,6 @@ class Mistake:
     what: str
     command: str
     says: str  # a part of the answer that a person needs
-    cheap: bool = True  # in this process, in a moment
     code: int = 2
 
 
@@ -100,7 +98,7 @@ MISTAKES = [
     Mistake("a device that is not there", f"train {FOLDER} --set {TINY} train.device=cuda:77", "cuda:77"),
     # runs
     Mistake("a folder that holds a run", f"train {FOLDER} --set {TINY} --out run", "--resume auto"),
-    Mistake("two runs in one folder", f"train {FOLDER} --set {TINY} --out taken", "taken", cheap=False),
+    Mistake("two runs in one folder", f"train {FOLDER} --set {TINY} --out taken", "taken"),
     Mistake("another method, resumed", f"train {FOLDER} --set {TINY} --method mcc --out run --resume auto",
             "other settings"),
     Mistake("a file for the run's folder", f"train {FOLDER} --set {TINY} --out bad.yaml", "bad.yaml"),
@@ -189,7 +187,8 @@ def _two_widths(folder: Path) -> None:
 def answer(mistake: Mistake) -> tuple[int, str]:
     """Exit code and what is said, in this process; an exception that leaves `main` is a traceback, and leaves this."""
     said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    taken = held(Path("taken")) if "taken" in mistake.command else nullcontext()
+    with taken, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
             code = main(shlex.split(mistake.command))
         except SystemExit as end:  # argparse's way
@@ -203,53 +202,79 @@ def wrong(mistake: Mistake, code: int, said: str) -> str | None:
         return "a traceback"
     if code != mistake.code:
         return f"exit code {code}, not {mistake.code}"
-    if mistake.says not in " ".join(said.split()):
-        return f"nothing of {mistake.says!r}"
+    return None if mistake.says in " ".join(said.split()) else f"nothing of {mistake.says!r}"
+
+
+# --- docs/errors.md --------------------------------------------------------------------------------
+
+PAGE = ROOT / "docs" / "errors.md"
+BEGIN = "<!-- mistakes: made by python -m tests.commands.mistakes -->"
+SECTIONS = {  # the first mistake of each
+    "no command": "Words",
+    "a misspelt field": "Settings",
+    "no such file": "A file of settings",
+    "an unknown data set": "Images",
+    "an unknown network": "Networks and weights",
+    "a folder that holds a run": "Runs",
+    "no such run": "After training",
+    "a sweep without values": "Studies and data",
+    "an empty name for the run's folder": "And more",
+}
+ENTRY = re.compile(r"^### ([^\n]+)\n\n`([^\n]+)`\n\n```text\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
+
+
+def typed(mistake: Mistake) -> str:
+    """The command without the settings that only make it quick."""
+    words = mistake.command.replace(f"--set {TINY} --", "--").replace(f"--set {TINY} ", "--set ")
+    return f"fastget {words.replace(f' --set {TINY}', '')}".strip()
+
+
+def told(said: str) -> str:
+    """What was said, on one line: without usage and place, and with nothing of this machine."""
+    line = " ".join(said.replace(f"{Path.cwd()}/", "").split())
+    _, mark, words = line.partition("error: " if "usage: " in line else "fastget: ")
+    line = re.sub(r"sha256 [0-9a-f]+", "sha256 ...", words if mark else line)
+    owner = r"by `.*?` \(process \d+ on \S+, since [^)]+\)"
+    line = re.sub(owner, "by `fastget train` (process ... on ..., since ...)", line)
+    return re.sub(r"\(choose from [^)]*\)", lambda found: found[0].replace("'", ""), line)  # Python 3.11 quotes them
+
+
+def page_part() -> str:
+    """All mistakes, in the current folder that `prepare` has filled."""
+    parts = [BEGIN]
+    for mistake in MISTAKES:
+        if mistake.what in SECTIONS:
+            parts.append(f"## {SECTIONS[mistake.what]}")
+        words = textwrap.wrap(told(answer(mistake)[1]), 110, break_long_words=False, break_on_hyphens=False)
+        said = "\n".join(words)
+        parts.append(f"### {mistake.what[0].upper()}{mistake.what[1:]}\n\n`{typed(mistake)}`\n\n```text\n{said}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def stored() -> dict[str, tuple[str, str]]:
+    """The page's entries: mistake -> (command, answer on one line)."""
+    text = PAGE.read_text(encoding="utf-8")
+    return {what.lower(): (command, " ".join(words.split())) for what, command, words in ENTRY.findall(text)}
+
+
+def differs(mistake: Mistake, said: str) -> str | None:
+    """What is wrong with the page's entry; None where it agrees. Words of Python and of other packages may differ with
+    their versions: most of a message has to be the same, and what a person needs of it all."""
+    command, words = stored().get(mistake.what.lower(), ("", ""))
+    again = "run python -m tests.commands.mistakes"
+    if command != typed(mistake):
+        return f"docs/errors.md lacks `{typed(mistake)}`: {again}"
+    alike = difflib.SequenceMatcher(None, words.split(), told(said).split()).ratio()
+    if mistake.says not in words or alike < 0.7:
+        return f"docs/errors.md has another answer: {again}\n{words}\n{told(said)}"
     return None
 
 
-def in_a_process(mistake: Mistake) -> tuple[int, str]:
-    """Exit code and what is said, as on a command line."""
-    command = [sys.executable, "-m", "fastget", *shlex.split(mistake.command)]
-    with held(Path("taken")):
-        done = subprocess.run(command, env=this_fastget(), capture_output=True, text=True, timeout=300, check=False)
-    return done.returncode, done.stdout + done.stderr
-
-
-def last_words(said: str) -> str:
-    """The message, as a cell of the table: what follows `fastget:` or argparse's `error:`."""
-    line = " ".join(said.split())
-    _, mark, words = line.partition("error: " if "usage: " in line else "fastget: ")
-    return (words if mark else line).replace("|", "\\|")
-
-
-def _rows() -> Iterator[tuple[Mistake, int, str, str | None]]:
-    for mistake in MISTAKES:
-        code, said = in_a_process(mistake)
-        yield mistake, code, said, wrong(mistake, code, said)
-
-
-def _main() -> int:
-    print("| mistake | command | what is said | exit code |\n| --- | --- | --- | --- |", flush=True)
-    bad = []
-    for mistake, code, said, problem in _rows():
-        command = f"fastget {mistake.command}".strip().replace("|", "\\|")
-        print(f"| {mistake.what} | `{command}` | {last_words(said)} | {code} |", flush=True)
-        if problem:
-            bad.append({"mistake": mistake.what, "problem": problem, "said": said[-2000:]})
-    print(f"\n{len(MISTAKES)} mistakes, {len(bad)} answered badly", flush=True)
-    if bad:
-        print(json.dumps(bad, indent=1), file=sys.stderr)
-    return 1 if bad else 0
-
-
 if __name__ == "__main__":
-    place = Path(tempfile.mkdtemp(prefix="mistakes-"))
-    try:
-        prepare(place)
+    with tempfile.TemporaryDirectory(prefix="mistakes-") as place:
+        prepare(Path(place))
         os.chdir(place)
-        code = _main()
-    finally:
+        part = page_part()
         os.chdir("/")
-        shutil.rmtree(place)
-    sys.exit(code)
+    PAGE.write_text(PAGE.read_text(encoding="utf-8").partition(BEGIN)[0] + part, encoding="utf-8")
+    sys.exit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from importlib import import_module
@@ -16,82 +15,78 @@ from fastget.commands.main import COMMANDS
 from tests.pictures import this_fastget, write_domains
 
 HEAVY = {"torch", "torchvision", "triton", "nvidia", "sklearn", "matplotlib", "tensorboard"}
+WRONG = [
+    [],
+    ["--nonsense"],
+    ["train", "--nonsense"],
+    ["train", "--method", "gett"],
+    ["train", "--set", "get.tua=1"],
+    ["train", "--recipe", "papr"],
+    ["plan", "--card", "h10"],
+    ["plan", "--images", "-1,2"],
+    ["predict", "--nonsense"],
+    ["eval", "--checkpoint", "run", "--nonsense"],
+    ["export"],
+    ["demo", "--sedes", "1"],
+    ["report"],
+    ["report", "run", "--projection", "mds"],
+    ["data", "lits"],
+    ["features", "--nonsense"],
+    ["features", "--out", "o", "--set", "network.nam=x"],
+    ["features", "show", "nowhere"],
+    ["data", "list", "--nonsense"],
+    ["selftest", "--nonsense"],
+    ["doctor", "--nonsense"],
+    ["compare", "--methods", "gett"],
+    ["compare", "--tasks", "fonts-fonts"],
+    ["sweep", "--set", "get.tau=0.1"],
+]
+ANSWERS = """
+import contextlib, io, json, sys
+from fastget.commands.main import main
+def answer(words):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = end.code
+    return code, said.getvalue(), sorted(sys.modules)
+print(json.dumps([answer(words) for words in json.load(sys.stdin)]))
+"""
 
 
-def start(*words: str) -> tuple[int, str, set[str]]:
-    """The exit code and the output of `python -m ...`, and which heavy packages it loaded."""
-    command = [sys.executable, "-X", "importtime", "-m", *words]
-    done = subprocess.run(command, env=this_fastget(), capture_output=True, text=True)
-    loaded = set(re.findall(r"^import time:.*\| +(\w+)", done.stderr, re.MULTILINE))
-    assert "fastget" in loaded  # the times were read
-    return done.returncode, done.stdout, loaded & HEAVY
+def answers(commands: list[list[str]]) -> list[tuple[int, str, set[str]]]:
+    """The exit code and the output of each command, in one new process, and the heavy packages that it has by then."""
+    words = [sys.executable, "-c", ANSWERS]
+    given = json.dumps(commands)
+    done = subprocess.run(words, input=given, env=this_fastget(), capture_output=True, text=True, check=True)
+    return [(code, text, HEAVY & set(modules)) for code, text, modules in json.loads(done.stdout)]
 
 
-def test_help_has_a_line_for_every_command() -> None:
-    code, text, heavy = start("fastget", "--help")
-    assert (code, heavy) == (0, set())
+def test_wrong_usage_is_answered_at_once() -> None:
+    for words, answer in zip(WRONG, answers(WRONG), strict=True):
+        assert answer == (2, "", set()), words
+
+
+def test_help_and_data_need_no_torch(tmp_path: Path) -> None:
+    root = str(write_domains(tmp_path, per_class=1))
+    given = [["--help"], ["train", "--help"], ["data", "list", "--json"], ["data", "check", "folder", "--root", root]]
+    (_, about, _), (_, fields, _), (_, listed, _), (_, checked, _) = found = answers(given)
+    assert [(code, heavy) for code, _, heavy in found] == [(0, set())] * 4
     for name in COMMANDS:
-        assert f"{name} " in text
-        assert import_module(f"fastget.commands.{name}").HELP.split(":")[0] in " ".join(text.split())
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["trian"],
-        [],
-        ["--nonsense"],
-        ["train", "--nonsense"],
-        ["train", "--method", "gett"],
-        ["train", "--set", "get.tua=1"],
-        ["train", "--set", "get.tau=-1"],
-        ["train", "--recipe", "papr"],
-        ["plan", "--card", "h10"],
-        ["plan", "--images", "-1,2"],
-        ["predict", "--nonsense"],
-        ["eval", "--checkpoint", "run", "--nonsense"],
-        ["export"],
-        ["demo", "--sedes", "1"],
-        ["report"],
-        ["report", "run", "--projection", "mds"],
-        ["card", "run", "--nonsense"],
-        ["data", "lits"],
-        ["features", "--nonsense"],
-        ["features", "--out", "o", "--set", "network.nam=x"],
-        ["features", "show", "nowhere"],
-        ["data", "list", "--nonsense"],
-        ["selftest", "--nonsense"],
-        ["doctor", "--nonsense"],
-        ["compare", "--methods", "gett"],
-        ["compare", "--tasks", "fonts-fonts"],
-        ["sweep", "--set", "get.tau=0.1"],
-    ],
-    ids=" ".join,
-)
-def test_wrong_usage_is_answered_at_once(words: list[str]) -> None:
-    assert start("fastget", *words) == (2, "", set())
-
-
-def test_the_fields_are_listed_at_once() -> None:
-    code, text, heavy = start("fastget", "train", "--help")
-    assert (code, heavy) == (0, set())
+        assert f"{name} " in about
+        assert import_module(f"fastget.commands.{name}").HELP.split(":")[0] in " ".join(about.split())
     for name in ("get.tau [0.15]", "mcc.temperature", "atdoc-na.neighbours", "train.seeds"):
-        assert name in text
-
-
-def test_data_needs_no_torch(tmp_path: Path) -> None:
-    code, text, heavy = start("fastget", "data", "list", "--json")
-    assert (code, heavy) == (0, set())
-    assert "office-home" in json.loads(text)
-    root = write_domains(tmp_path, per_class=1)
-    code, text, heavy = start("fastget", "data", "check", "folder", "--root", str(root))
-    assert (code, heavy) == (0, set())
-    assert "6 files checked" in text
+        assert name in fields
+    assert "office-home" in json.loads(listed)
+    assert "6 files checked" in checked
 
 
 def test_a_check_worker_needs_no_torch() -> None:
-    code, _, heavy = start("fastget.data.check.worker")
-    assert (code, heavy) == (0, set())
+    words = [sys.executable, "-c", "import fastget.data.check.worker, sys; print(*sys.modules)"]
+    done = subprocess.run(words, env=this_fastget(), capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.split())
 
 
 @pytest.mark.parametrize("name", COMMANDS)

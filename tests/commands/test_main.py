@@ -15,6 +15,7 @@ from fastget import __version__
 from fastget.commands import doctor
 from fastget.commands.main import COMMANDS, main
 from fastget.config import Config, walk
+from tests.pictures import this_fastget
 
 SHORT = ["--set", "train.max_steps=4", "train.warmup_steps=2", "train.batch_size=4", "network.name=small",
          "network.weights=none", "data.resize=16", "data.crop=12"]  # fmt: skip
@@ -84,67 +85,6 @@ def test_list_data(folders: Path) -> None:
     assert '"cat"' in Path("l/summary.json").read_text()
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--set", "get.tua=1"], "did you mean 'get.tau'"),
-        (["--set", "tau"], "section.field=value"),
-        (["--data", "folder"], "data.source is missing"),
-        (["--data", "folder", "--source", "a", "--target", "b"], "data.root is missing"),
-        (["--data", "folder", "--source", "a", "--target", "b", "--root", "nowhere"], "does not exist"),
-        (["--data", "lists", "--source", "a.txt", "--target", "b.txt"], "cannot read the list file a.txt"),
-        (["--data", "visdaa"], "unknown data set"),
-        (["--config", "no.yaml"], "cannot read the configuration file"),
-        (["--recipe", "papr"], "did you mean 'paper'"),
-        (["--method", "dann"], "one of get, source-only"),
-        (["--seeds", "a"], "whole numbers"),
-    ],
-)
-def test_bad_input_is_exit_code_2(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", *args]) == 2
-    shown = " ".join(capsys.readouterr().err.split())
-    assert message in shown
-    assert "Traceback" not in shown
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("", "holds no image"),
-        ("photo/cat/0.jpg x\n", "line 1: the label must be a whole number, got 'x'"),
-        ("photo/cat/0.jpg\n", "the label is missing"),
-        ("photo/cat/0.jpg 0\n\nphoto/cat/none.jpg 1\n", "none.jpg"),
-    ],
-)
-def test_bad_lists(folders: Path, source: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("s.txt").write_text(source)
-    Path("t.txt").write_text("sketch/cat/0.jpg 0\n")
-    assert (
-        main(["train", "--data", "lists", "--root", str(folders), "--source", "s.txt", "--target", "t.txt", *SHORT])
-        == 2
-    )
-    assert message in capsys.readouterr().err.replace("\n", " ")
-
-
-def test_target_class_out_of_range(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("s.txt").write_text("photo/cat/0.jpg 0\nphoto/dog/0.jpg 1\n")
-    Path("t.txt").write_text("sketch/cat/0.jpg 0\n\nsketch/cat/1.jpg 7\n")
-    assert (
-        main(["train", "--data", "lists", "--root", str(folders), "--source", "s.txt", "--target", "t.txt", *SHORT])
-        == 2
-    )
-    shown = capsys.readouterr().err.replace("\n", " ")
-    assert "t.txt, line 3" in shown
-    assert "class 7" in shown
-
-
-def test_wrong_usage_is_exit_code_2() -> None:
-    for args in (["trian"], ["train", "--nonsense"], []):
-        with pytest.raises(SystemExit) as stop:
-            main(args)
-        assert stop.value.code == 2
-
-
 def test_a_failed_run_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--set", "train.max_steps=6", "train.log_every=1", "optim.lr=1e18", "--out", "f"]) == 1
     assert "Try a lower optim.lr" in " ".join(capsys.readouterr().err.split())
@@ -201,10 +141,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["trian"], "did you mean 'train'?"),
-        (["train", "--mehtod", "get"], "did you mean '--method'?"),
         (["train", "--bad-image=skip", "--sorce", "a"], "did you mean '--source'?"),
-        (["train", "--optim.lr", "0.1"], "a field is given by --set optim.lr=VALUE"),
         (["data", "chek", "digits"], "did you mean 'check'?"),
         (["data", "check", "digits", "--qick"], "did you mean '--quick'?"),
         (["demo", "--sedes", "1"], "did you mean '--seeds'?"),
@@ -246,12 +183,9 @@ def test_doctor_says_why_a_loader_is_taken(
 
 
 def test_module_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "fastget", "--help"], capture_output=True, text=True, check=True)
-    assert "usage: fastget" in done.stdout
-
-
-def test_a_reader_that_has_seen_enough() -> None:
-    command = f"{sys.executable} -m fastget train --help data | head -n 1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    """And a reader that has seen enough is no failure."""
+    shell = f"set -o pipefail; {sys.executable} -m fastget train --help data | head -n 1"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=this_fastget())
+    assert done.stdout.startswith("data: ")
     assert done.returncode in (0, 128 + signal.SIGPIPE)
-    assert "Traceback" not in done.stderr
+    assert done.stderr == ""

@@ -52,6 +52,7 @@ def test_written_and_read_again(tmp_path: Path) -> None:
         ({"data.flip": "maybe"}, "true or false"),
         ({"data.crop": 40}, "data.crop .40. must not exceed data.resize .32."),
         ({"train.seeds": "1,1"}, "different seeds"),
+        ({"train.seeds": "a"}, "whole numbers"),
         ({"train.seeds": "-1"}, "at least 0"),
         ({"data.root": ["a"]}, "a text"),
         ({"optim.momentum": 0.0}, "nesterov"),
