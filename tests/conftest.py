@@ -36,7 +36,7 @@ NUMERIC = [
 ]
 
 # Rings: `make test` runs the first, `make test-all` the second too, `make test-slow` the third. Here alone it is said
-# which test is where. A line names a folder, a file, a test, or those of a test's cases that have a word in their brackets.
+# which test is where. A line names a folder, a file, a test, or those of its cases that have a word in their brackets.
 # What no line names is in the first ring, and fails there if it takes too long.
 SECOND: list[str] = []
 LIMIT = 3.0  # CPU-seconds that a test of the first ring may take, with those of the processes that it waits for
