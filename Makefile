@@ -7,15 +7,22 @@ BIN := .venv/bin
 CPUS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
 QUICK := tests/test_reference.py $(addprefix tests/methods/test_,formulas.py get.py) tests/evaluation
 as-on-other-cpus = for cpu in $(CPUS); do echo "with $$cpu:"; \
-  env $$cpu $(BIN)/python -m pytest -n auto -m "numeric and not slow and not gpu" -k "not inductor" $(1) || exit 1; done
+  env $$cpu $(PYTEST) --rings 12 -m numeric -k "not inductor" $(1) || exit 1; done
+PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo docs test test-cpus test-slow bench bench-all bench-gpu lint clean
+.PHONY: demo docs test test-all test-cpus test-slow bench bench-all bench-gpu lint clean
 
 demo: .venv/installed  ## adapt from rendered to handwritten digits: both methods, a table, a picture
 	$(BIN)/fastget demo
 
-test: .venv/installed-test lint  ## what CI runs
-	$(BIN)/python -m pytest -n auto -m "not slow and not gpu" --cov --cov-report=term --cov-fail-under=90
+# three rings of tests; tests/conftest.py says which test is in which
+test: .venv/installed-test  ## the first ring, within five minutes: every unit, a tiny run of every method, a call of every command
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(PYTEST) --rings 1
+
+test-all: .venv/installed-test lint  ## all that is not slow, with coverage; and a part as on three lesser CPUs
+	$(PYTEST) --rings 12 --cov --cov-report=term --cov-fail-under=90
 	@$(call as-on-other-cpus,$(QUICK))
 
 test-cpus: .venv/installed-test  ## every numeric test, as on three lesser CPUs
@@ -23,7 +30,7 @@ test-cpus: .venv/installed-test  ## every numeric test, as on three lesser CPUs
 
 test-slow: .venv/installed-test  ## the minutes-long checks alone
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[report]'
-	$(BIN)/python -m pytest -m "slow and not gpu"
+	$(BIN)/python -m pytest --rings 3
 
 # seven minutes, nearly all in one thread; torch.compile's rows, which take that long to compile, are in bench-all
 bench: .venv/installed-test  ## throughput against the reference and named peers, as JSON; and a report of it in bench/
