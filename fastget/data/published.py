@@ -194,9 +194,9 @@ def _almost(known: DataSet, root: Path, domain: str, missing: str) -> str:
     if inner:
         return f"The data set lies {'one level' if inner.parent == root else 'two levels'} deeper: use --root {inner}."
     likely = [*known.archives, *(f"{domain}{suffix}" for suffix in ARCHIVES)]
-    packed = [name for name in there if name.lower().endswith(ARCHIVES)]
-    if any(name in likely for name in packed) or (packed and len(packed) == len(there)):
-        first = min(packed, key=lambda name: (not name.startswith(f"{domain}."), name not in likely))
+    archives = [name for name in there if name.lower().endswith(ARCHIVES)]
+    if any(name in likely for name in archives) or (archives and len(archives) == len(there)):
+        first = min(archives, key=lambda name: (not name.startswith(f"{domain}."), name not in likely))
         return f"It holds {first}, which is not extracted.{_extract(root / first)}"
     return ""
 

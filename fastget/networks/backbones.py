@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastget.common.text import close_matches
-from fastget.networks.weights import misfit, read_weights, refuse_unsound
-
-State = Mapping[str, Tensor]
+from fastget.networks.weights import State, misfit, read_weights, refuse_unsound
 
 # those that take images of one size alone
 FIXED_SIZE = ("vit_", "maxvit_")

@@ -16,12 +16,12 @@ from fastget.common.text import first_line
 from fastget.config import NetworkConfig
 from fastget.networks.backbones import (
     SmallResNet,
-    State,
     load_backbone_weights,
     torchvision_backbone,
     torchvision_members,
 )
 from fastget.networks.timm_backbones import PREFIX, timm_backbone, timm_reader
+from fastget.networks.weights import State
 
 
 class CosineHead(nn.Linear):

@@ -14,10 +14,10 @@ from fastget.networks.backbones import torchvision_members, torchvision_weights
 from fastget.networks.timm_backbones import PREFIX, timm_tag
 
 RANDOM = "random"
-Record = dict[str, str]  # name, weights, sha256
+Provenance = dict[str, str]  # name, weights, sha256
 
 
-def record_of(network: NetworkConfig, backbone: nn.Module) -> Record:
+def record_of(network: NetworkConfig, backbone: nn.Module) -> Provenance:
     """Of a backbone as a run starts from it."""
     return {"name": network.name, "weights": source_of(network), "sha256": digest_of(backbone)}
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, get_args
 
-from torch import Tensor, nn
+from torch import nn
 
 from fastget.common.choices import Interpolation
 from fastget.common.preprocessing import Preprocessing
 from fastget.common.text import close_matches, first_line
+from fastget.networks.weights import State
 
 PREFIX = "timm/"
-State = Mapping[str, Tensor]
 
 
 def _timm(name: str) -> Any:

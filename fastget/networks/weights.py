@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fastget.common.archive import START, damage_in, other_content
 from fastget.common.text import and_more
 
+State = Mapping[str, Tensor]  # by name
 AGAIN = "download it again, or give another file"
 
 
@@ -31,7 +32,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     return {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
 
 
-def misfit(network: nn.Module, given: Mapping[str, Tensor]) -> str:
+def misfit(network: nn.Module, given: State) -> str:
     """In words, how tensors are not those of a network; empty if they are. What batch-norm counts may be missing."""
     wanted = network.state_dict()
     wrong = {
@@ -42,7 +43,7 @@ def misfit(network: nn.Module, given: Mapping[str, Tensor]) -> str:
     return ", ".join(f"{len(names)} entries {what} ({and_more(names, 3)})" for what, names in wrong.items() if names)
 
 
-def refuse_unsound(file: Path, tensors: Mapping[str, Tensor]) -> None:
+def refuse_unsound(file: Path, tensors: State) -> None:
     """ValueError unless each is made of plain, finite numbers."""
     for name, value in tensors.items():
         odd = "a tensor without content (meta)" if value.is_meta else ""

@@ -28,7 +28,7 @@ from fastget.loading.loader import Loader
 from fastget.loading.stream import Batch
 from fastget.methods.base import Seen
 from fastget.networks.preprocessing import filled
-from fastget.networks.provenance import Record, other_start, record_of
+from fastget.networks.provenance import Provenance, other_start, record_of
 from fastget.training.allocator import keep_freed_memory
 from fastget.training.build import Loaders, build_model, distributed, optimizer_of
 from fastget.training.cost import Meter
@@ -323,7 +323,7 @@ class Engine:
             "backbone": self.backbone,
         }
 
-    def _record(self) -> Record:
+    def _record(self) -> Provenance:
         origin = self.domains.origin
         if origin is None:
             return record_of(self.config.network, self.network.backbone)

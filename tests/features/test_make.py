@@ -29,8 +29,6 @@ SETTINGS: dict[str, Any] = {
     "network.weights": "none",
 }
 
-TIMM: dict[str, Any] = {"network__name": "timm/test_vit", "data__resize": None, "data__crop": 32}
-
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -95,10 +93,12 @@ def test_killed_at_any_shard_it_goes_on(root: Path, written: bool, monkeypatch: 
 
 
 def test_killed_between_two_domains_or_with_a_domain_added(root: Path) -> None:
+    (root / "sketch").rename(root / "the sketch: dürer")  # a name that no file may have
     make_features(config(root), "whole", shard=10)
     make_features(config(root), "out", ["photo"], shard=10)
     first = contents(Path("out"))
-    made = make_features(config(root), "out", ["sketch"], shard=10)
+    made = make_features(config(root), "out", ["the sketch: dürer"], shard=10)
+    assert len(made.store.images("the sketch: dürer")) == 36
     assert made.kept == 0
     assert contents(Path("out")).items() >= {k: v for k, v in first.items() if k != INDEX}.items()
     assert contents(Path("out")) == contents(Path("whole"))
@@ -187,12 +187,6 @@ def test_what_float16_cannot_hold_is_refused(root: Path) -> None:
     assert made.store.origin.weights == "large.pt"
 
 
-def test_names_that_no_file_may_have(root: Path) -> None:
-    (root / "sketch").rename(root / "a sketch: dürer")
-    make_features(config(root), "out", ["photo", "a sketch: dürer"])
-    assert len(Store.open(Path("out")).images("a sketch: dürer")) == 36
-
-
 def test_two_ranks_make_what_one_makes() -> None:
     """Two shards a domain, one for each."""
     settings = {"data.name": "digits", "data.resize": 16, "data.crop": 16}
@@ -206,14 +200,17 @@ def test_two_ranks_make_what_one_makes() -> None:
 
 
 def test_the_index_tells_of_a_backbone_of_timm(root: Path) -> None:
-    origin = make_features(config(root, **TIMM), "out", ["photo"]).store.origin
+    backbone = {"network__name": "timm/test_vit", "data__resize": None, "data__crop": 32}
+    origin = make_features(config(root, **backbone), "out", ["photo"]).store.origin
     assert (origin.backbone, origin.weights, origin.dim) == ("timm/test_vit", "random of seed 0", 64)
     assert (origin.resize, origin.crop, origin.interpolation) == (34, 32, "bicubic")
     assert origin.mean == origin.std == (0.5, 0.5, 0.5)
-    with pytest.raises(ValueError, match=r"made otherwise: .*interpolation \('bicubic' there, 'bilinear' here\)"):
-        make_features(config(root, **{**TIMM, "data__interpolation": "bilinear"}), "out", ["photo"])
-    with pytest.raises(ValueError, match=r"made otherwise: mean \(\(0\.5, 0\.5, 0\.5\) there, \(0\.4, "):
-        make_features(config(root, **{**TIMM, "data__mean": (0.4, 0.4, 0.4)}), "out", ["photo"])
+    for field, other, told in (
+        ("interpolation", "bilinear", r"interpolation \('bicubic' there, 'bilinear' here\)"),
+        ("mean", (0.4, 0.4, 0.4), r"mean \(\(0\.5, 0\.5, 0\.5\) there, \(0\.4, "),
+    ):
+        with pytest.raises(ValueError, match=rf"made otherwise: .*{told}"):
+            make_features(config(root, **backbone, **{f"data__{field}": other}), "out", ["photo"])
 
 
 def test_a_folder_that_does_not_tell_its_interpolation_is_added_to(root: Path) -> None:

@@ -66,8 +66,7 @@ def test_what_the_file_tells(exported: Path) -> None:
     extra = {METADATA: ""}
     program = torch.export.load(exported, extra_files=extra)
     told = json.loads(extra[METADATA])
-    assert told["classes"] == [str(digit) for digit in range(10)]
-    assert told["input"]["shape"] == ["N", 3, 28, 28]
+    assert (told["classes"], told["input"]["shape"]) == ([str(digit) for digit in range(10)], ["N", 3, 28, 28])
     assert (told["preprocessing"]["resize"], told["preprocessing"]["crop"]) == (32, 28)
     for count in (1, 3, 300):
         assert program.module()(torch.rand(count, 3, 28, 28)).shape == (count, 10)
@@ -84,17 +83,14 @@ def test_the_command(digits_run: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (
-            ["--out", "model.bin"],
-            "ends in one of .pt2 (torch), .onnx (onnx), .safetensors (safetensors), got model.bin",
-        ),
-        (["--out", "model.onnx", "--format", "torch"], "ends in .pt2, got model.onnx"),
-        (["--out", "nowhere/model.pt2"], "cannot write nowhere/model.pt2"),
-        (["--out", "m.pt2", "--checkpoint", "gone"], "no run or checkpoint gone"),
+        ("--out model.bin", "ends in one of .pt2 (torch), .onnx (onnx), .safetensors (safetensors), got model.bin"),
+        ("--out model.onnx --format torch", "ends in .pt2, got model.onnx"),
+        ("--out nowhere/model.pt2", "cannot write nowhere/model.pt2"),
+        ("--out m.pt2 --checkpoint gone", "no run or checkpoint gone"),
     ],
 )
-def test_bad_input(digits_run: Path, args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "--checkpoint", str(digits_run), *args]) == 2
+def test_bad_input(digits_run: Path, args: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--checkpoint", str(digits_run), *args.split()]) == 2
     assert message in capsys.readouterr().err
     assert list(Path().iterdir()) == []
 
@@ -125,15 +121,11 @@ def test_a_network_that_cannot_be_traced(predictor: Predictor, monkeypatch: pyte
         export(predictor, "m.pt2")
 
 
-def test_a_batch_size_that_fails(predictor: Predictor) -> None:
-    fixed = torch.export.export(
-        Deployed(predictor.network, predictor.preprocessing), (torch.zeros(1, 3, 28, 28),)
-    ).module()
+def test_what_is_compared(predictor: Predictor) -> None:
+    made, shown = Deployed(predictor.network, predictor.preprocessing), (torch.zeros(1, 3, 28, 28),)
+    fixed = torch.export.export(made, shown).module()
     with pytest.raises(ExportFailed, match=r"fails on a batch of 2: .*Guard failed"):
         compare(predictor, lambda images: fixed(images))
-
-
-def test_compare_sees_nan_and_shapes(predictor: Predictor) -> None:
     difference, largest = compare(predictor, lambda images: torch.full((len(images), 10), float("nan")))
     assert not difference <= largest
     with pytest.raises(ExportFailed, match=r"expected logits of shape \(1, 10\), got \(1, 9\)"):

@@ -94,22 +94,18 @@ def test_without_the_source(
     assert "source_class_means" not in load_file("m.safetensors")
 
 
-def test_bad_files(exported: Path, tmp_path: Path) -> None:
-    cut = tmp_path / "cut.safetensors"
-    cut.write_bytes(exported.read_bytes()[:5000])
-    with pytest.raises(BadCheckpoint, match="damaged or no safetensors file"):
-        load_predictor(cut)
-    tensors, other = load_file(exported), tmp_path / "other.safetensors"
-    save_file(tensors, other)
-    with pytest.raises(BadCheckpoint, match="was not written by `fastget export`"):
-        load_predictor(other)
-    save_file(tensors, other, {KEY: json.dumps(told(exported) | {"fastget_format": FORMAT + 1})})
-    with pytest.raises(BadCheckpoint, match=rf"reads up to {FORMAT}"):
-        load_predictor(other)
+def test_bad_files(exported: Path) -> None:
+    tensors, content = load_file(exported), told(exported)
     lacking = {name: value for name, value in tensors.items() if "classifier" not in name}
-    save_file(lacking, other, {KEY: json.dumps(told(exported))})
-    with pytest.raises(BadCheckpoint, match=r"2 entries are missing \(classifier"):
-        load_predictor(other)
-    save_file(tensors, other, {KEY: json.dumps(told(exported) | {"classes": None})})
-    with pytest.raises(BadCheckpoint, match="lacks a run's configuration, class names or weights"):
-        load_predictor(other)
+    Path("bad.safetensors").write_bytes(exported.read_bytes()[:5000])
+    with pytest.raises(BadCheckpoint, match="damaged or no safetensors file"):
+        load_predictor("bad.safetensors")
+    for some, metadata, message in (
+        (tensors, None, "was not written by `fastget export`"),
+        (tensors, content | {"fastget_format": FORMAT + 1}, rf"reads up to {FORMAT}"),
+        (lacking, content, r"2 entries are missing \(classifier"),
+        (tensors, content | {"classes": None}, "lacks a run's configuration, class names or weights"),
+    ):
+        save_file(some, "bad.safetensors", metadata and {KEY: json.dumps(metadata)})
+        with pytest.raises(BadCheckpoint, match=message):
+            load_predictor("bad.safetensors")

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +71,12 @@ def test_a_damaged_final_checkpoint_is_reported(run: Path, capsys: pytest.Captur
     assert "step_00000070.pt is intact: give that one" in capsys.readouterr().err
 
 
-def test_places_without_a_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "several" / "seed-0").mkdir(parents=True)
-    (tmp_path / "several" / "seed-1").mkdir(parents=True)
-    (tmp_path / "text.pt").write_text("hello")
-    torch.save({"t": torch.ones(2)}, tmp_path / "other.pt")
+def test_places_without_a_checkpoint() -> None:
+    Path("empty").mkdir()
+    for seed in range(2):
+        Path("several", f"seed-{seed}").mkdir(parents=True)
+    Path("text.pt").write_text("hello")
+    torch.save({"t": torch.ones(2)}, "other.pt")
     for name, message in (
         ("empty", "holds no checkpoint: expected .*final.pt"),
         ("several", "several seeds .*seed-0, seed-1.*: give .*seed-0"),
@@ -86,7 +85,7 @@ def test_places_without_a_checkpoint(tmp_path: Path) -> None:
         ("other.pt", "not a checkpoint of fastget"),
     ):
         with pytest.raises(BadCheckpoint, match=message):
-            load_predictor(tmp_path / name)
+            load_predictor(name)
 
 
 def test_a_pickled_object_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,53 +95,28 @@ def test_a_pickled_object_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not Path("ran").exists()
 
 
-def _other_architecture(state: dict[str, Any]) -> None:
-    state["config"]["network"]["name"] = "resnet18"
-
-
-def _other_width(state: dict[str, Any]) -> None:
-    state["config"]["network"]["bottleneck_dim"] = 128
-
-
-def _fewer_classes(state: dict[str, Any]) -> None:
-    state["classes"] = state["classes"][:7]
-
-
-def _unknown_network(state: dict[str, Any]) -> None:
-    state["config"]["network"]["name"] = "resnet51"
-
-
-def _unknown_field(state: dict[str, Any]) -> None:
-    state["config"]["network"]["colour"] = "red"
-
-
-def _no_config(state: dict[str, Any]) -> None:
-    del state["config"]
-
-
-def _classes_of_numbers(state: dict[str, Any]) -> None:
-    state["classes"] = [1, 2]
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("path", "value", "message"),
     [
-        (_other_architecture, "another architecture .*entries are missing .*entries are unknown"),
-        (_other_width, "another architecture .*entries have another shape"),
-        (_fewer_classes, "names 7 classes, and its classifier has 10"),
-        (_unknown_network, "cannot use: unknown network.name 'resnet51'"),
-        (_unknown_field, "cannot use: unknown setting 'network.colour'"),
-        (_no_config, "lacks a run's configuration"),
-        (_classes_of_numbers, "lacks a run's configuration, class names"),
+        ("config.network.name", "resnet18", "another architecture .*entries are missing .*entries are unknown"),
+        ("config.network.bottleneck_dim", 128, "another architecture .*entries have another shape"),
+        ("classes", list("0123456"), "names 7 classes, and its classifier has 10"),
+        ("config.network.name", "resnet51", "cannot use: unknown network.name 'resnet51'"),
+        ("config.network.colour", "red", "cannot use: unknown setting 'network.colour'"),
+        ("config", None, "lacks a run's configuration"),
+        ("classes", [1, 2], "lacks a run's configuration, class names"),
     ],
 )
-def test_contents_that_do_not_fit(run: Path, change: Callable[[dict[str, Any]], None], message: str) -> None:
-    file = run / "checkpoints" / "final.pt"
-    state = load_checkpoint(file)
-    change(state)
-    save_checkpoint(run / "changed.pt", state)
+def test_contents_that_do_not_fit(digits_run: Path, path: str, value: Any, message: str) -> None:
+    state = load_checkpoint(digits_run / "checkpoints" / "final.pt")
+    *above, name = path.split(".")
+    part = state
+    for key in above:
+        part = part[key]
+    part[name] = value
+    save_checkpoint(Path("changed.pt"), state)
     with pytest.raises(BadCheckpoint, match=message):
-        load_predictor(run / "changed.pt")
+        load_predictor("changed.pt")
 
 
 def test_no_imagenet_weights_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

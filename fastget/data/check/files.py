@@ -149,10 +149,10 @@ def without_bad(
     return kept, report
 
 
-Result = tuple[int, Problem | None]  # of which file
+Looked = tuple[int, Problem | None]  # at which file, and what is wrong with it
 
 
-def _looked_at(files: Sequence[str], todo: list[int], full: bool, workers: int, max_pixels: int) -> Iterator[Result]:
+def _looked_at(files: Sequence[str], todo: list[int], full: bool, workers: int, max_pixels: int) -> Iterator[Looked]:
     """The ends of every file, and all of those that are not bad by them."""
     whole: dict[int, Problem | None] = {}
     for i, problem in _in_threads(lambda i: look_at_ends(files[i], max_pixels), todo, 2 * workers, CHUNK):
@@ -166,11 +166,11 @@ def _looked_at(files: Sequence[str], todo: list[int], full: bool, workers: int, 
 
 def _in_threads(
     look: Callable[[int], Problem | None], todo: Sequence[int], workers: int, chunk: int
-) -> Iterator[Result]:
+) -> Iterator[Looked]:
     """In the order of `todo`: threads, since they mostly wait, for the disk or for another process."""
     stopped = threading.Event()  # by a signal: no thread is to finish its part first
 
-    def some(start: int) -> list[Result]:
+    def some(start: int) -> list[Looked]:
         return [(i, look(i)) for i in todo[start : start + chunk] if not stopped.is_set()]
 
     with ThreadPoolExecutor(workers) as pool:
@@ -181,7 +181,7 @@ def _in_threads(
             stopped.set()
 
 
-def _decoded(files: Sequence[str], todo: list[int], workers: int, max_pixels: int) -> Iterator[Result]:
+def _decoded(files: Sequence[str], todo: list[int], workers: int, max_pixels: int) -> Iterator[Looked]:
     """In processes, one for each worker, as many as are worth their start."""
     workers = max(1, min(workers, len(todo) // 100))
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
