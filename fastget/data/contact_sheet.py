@@ -1,4 +1,4 @@
-"""A contact sheet: a picture of two domains side by side."""
+"""What two domains look like, side by side: a contact sheet."""
 
 from __future__ import annotations
 

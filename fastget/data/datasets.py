@@ -1,4 +1,4 @@
-"""The data sets that fastget knows by name: how they lie on disk, who publishes them, and what to count.
+"""What is known of a data set by its name: how it lies on disk, who publishes it, and what to count.
 
 Nothing is downloaded. A root that is almost right gets advice: `published.py` looks at it.
 """

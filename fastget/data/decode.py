@@ -1,4 +1,4 @@
-"""One image file: decoded as the protocol's first transform does it, or named as bad with the reason.
+"""What an image file shows, decoded as the protocol's first transform does it; or why it cannot be read.
 
 All loaders and the check read the same formats: those that both PIL and DALI decode. So a GIF is refused by all of
 them, and a file that the check passes is one that training can read.

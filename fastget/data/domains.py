@@ -1,4 +1,4 @@
-"""From a data set's name to its lists, and from a configuration to those of a run: split by the protocol, checked."""
+"""Which lists a data set's name or a configuration means: found on disk, split by the protocol, checked."""
 
 from __future__ import annotations
 

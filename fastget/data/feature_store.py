@@ -1,4 +1,4 @@
-"""A folder of features: what a backbone says of every image, in safetensors shards, with an index.
+"""What a folder of features holds: what a backbone says of every image, in safetensors shards, with an index.
 
     index.json                       what made them, the class names, and the shards of every finished domain
     DOMAIN-00000.safetensors ...     features (n, D), labels (n,) int64, paths (UTF-8, ended by NUL each)

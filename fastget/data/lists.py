@@ -1,4 +1,4 @@
-"""Lists of images, and the list files (`path label` lines) that they are read from."""
+"""What a list of images is, and what a list file (`path label` lines) says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a data set's root to its lists; and what to do when the root is not quite right."""
+"""Where a known data set's images lie under a root, and what to do when the root is not quite right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DALI's pipeline: read, decode, resize, crop, mirror, normalise; on the GPU or the processor from one description.
+"""What DALI does: read, decode, resize, crop, mirror, normalise; on the GPU or the processor from one description.
 
 The images, crops and mirrors of a step come from the stream's sampler through an external source, so that DALI has no
 state of its own and starts at any step. On a GPU JPEGs are decoded by `mixed`, and everything after that stays there;

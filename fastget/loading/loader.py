@@ -1,4 +1,4 @@
-"""Batches of images: a pure function of (seed, stream, step), whoever decodes them.
+"""Who makes a stream's batches: a pure function of (seed, stream, step), whoever decodes them.
 
 A stream says what a step's batch is (a list, a sampler, a transform); a decoder makes it: `torchvision` (PIL decoding
 in threads), `dali` (on the GPU, or the CPU), `synthetic` (random images, for benchmarks). Where a packed cache is at

@@ -1,4 +1,4 @@
-"""A batch's pixels on the host, whoever asks for them: read from files or a cache, cut, normalised.
+"""What a batch's pixels are, on the host, whoever asks: read from files or a cache, cut, normalised.
 
 A file that cannot be read is replaced, in training, by another image of the same stream, drawn like everything else
 from (seed, stream, step, row); evaluation leaves it out, so that nothing is counted twice.

@@ -1,9 +1,7 @@
-"""Backbones: torchvision's classifiers without their heads, and weights from a local file."""
+"""Which backbones there are: torchvision's classifiers without their heads, and a small one of our own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastget.common.text import close_matches
-from fastget.networks.weights import State, misfit, read_weights, refuse_unsound
 
 # those that take images of one size alone
 FIXED_SIZE = ("vit_", "maxvit_")
@@ -89,26 +86,6 @@ def _remove_head(model: nn.Module, name: str) -> int:
     parent, _, child = linear[-1].rpartition(".")
     setattr(model.get_submodule(parent), child, nn.Identity())
     return int(head.in_features)  # type: ignore[arg-type]  # an nn.Linear, by the line above
-
-
-def load_backbone_weights(backbone: nn.Module, file: Path, convert: Callable[[State], State] | None = None) -> None:
-    """A local file of weights: a state dict as torchvision, timm or fastget saves them. Its head, if any, is left out.
-
-    `convert` brings it to the backbone's names and shapes."""
-    given: State = {
-        k.removeprefix("module.").removeprefix("network.").removeprefix("backbone."): v
-        for k, v in read_weights(file).items()
-    }
-    if convert is not None:
-        try:
-            given = convert(given)
-        except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AssertionError, AttributeError):
-            given = dict(given)  # of something else altogether: what is missing is told below
-    fitting = {k: given[k] for k in backbone.state_dict() if k in given}
-    if why := misfit(backbone, fitting):
-        raise ValueError(f"network.weights: {file} does not fit this network: {why}. Is network.name the same?")
-    refuse_unsound(file, fitting)
-    backbone.load_state_dict(fitting, strict=False)
 
 
 class SmallResNet(nn.Module):

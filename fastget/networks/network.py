@@ -1,4 +1,4 @@
-"""The network g(phi(x)): a backbone with its head removed, a bottleneck, a classifier.
+"""What the network g(phi(x)) is made of: a backbone with its head removed, a bottleneck, a classifier.
 
 Shapes: B images, D feature width, C classes.
 """
@@ -16,12 +16,11 @@ from fastget.common.text import first_line
 from fastget.config import NetworkConfig
 from fastget.networks.backbones import (
     SmallResNet,
-    load_backbone_weights,
     torchvision_backbone,
     torchvision_members,
 )
 from fastget.networks.timm_backbones import PREFIX, timm_backbone, timm_reader
-from fastget.networks.weights import State
+from fastget.networks.weights import State, load_backbone_weights
 
 
 class CosineHead(nn.Linear):

@@ -1,4 +1,4 @@
-"""timm's models as backbones, by `network.name=timm/NAME`: what a tag wants of its images, the model without a head.
+"""What `network.name=timm/NAME` means: what the tag wants of its images, and timm's model without its head.
 
 timm is an extra of its own, imported when a name asks for it. A name is an architecture, or an architecture and a tag
 (`resnet50.a1_in1k`) that says which weights; of an architecture alone timm's default tag is meant.

@@ -1,11 +1,11 @@
-"""Files of weights, of torch or safetensors: read without running what they hold, damage told in a sentence."""
+"""What a file of weights holds, of torch or safetensors: read without running it, damage told in a sentence."""
 
 from __future__ import annotations
 
 import pickle
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fastget.common.archive import START, damage_in, other_content
-from fastget.common.text import and_more
+from fastget.common.text import and_more, first_line
 
 State = Mapping[str, Tensor]  # by name
 AGAIN = "download it again, or give another file"
@@ -30,6 +30,26 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     if not isinstance(state, Mapping):
         raise ValueError(f"network.weights: {file} holds a {type(state).__name__}, expected a state dict")
     return {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def load_backbone_weights(backbone: nn.Module, file: Path, convert: Callable[[State], State] | None = None) -> None:
+    """A local file of weights: a state dict as torchvision, timm or fastget saves them. Its head, if any, is left out.
+
+    `convert` brings it to the backbone's names and shapes."""
+    given: State = {
+        k.removeprefix("module.").removeprefix("network.").removeprefix("backbone."): v
+        for k, v in read_weights(file).items()
+    }
+    if convert is not None:
+        try:
+            given = convert(given)
+        except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AssertionError, AttributeError):
+            given = dict(given)  # of something else altogether: what is missing is told below
+    fitting = {k: given[k] for k in backbone.state_dict() if k in given}
+    if why := misfit(backbone, fitting):
+        raise ValueError(f"network.weights: {file} does not fit this network: {why}. Is network.name the same?")
+    refuse_unsound(file, fitting)
+    backbone.load_state_dict(fitting, strict=False)
 
 
 def misfit(network: nn.Module, given: State) -> str:
@@ -73,57 +93,38 @@ def _read(file: Path) -> Any:
         raise ValueError(f"network.weights: cannot read {file}: {error.strerror}") from error
     if what := other_content(start):
         raise ValueError(f"network.weights: {file} is {what}, not a file of weights: {AGAIN}")
-    return _read_safetensors(file) if _is_safetensors(file, start) else _read_torch(file, zipped=start[:2] == b"PK")
-
-
-def _is_safetensors(file: Path, start: bytes) -> bool:
-    """By its name, or by how it begins: the length of a header, and a header in JSON."""
-    return file.suffix == ".safetensors" or start[8:9] == b"{"
-
-
-def _read_safetensors(file: Path) -> Any:
+    if file.suffix != ".safetensors" and start[8:9] != b"{":  # the length of a header, and a header in JSON
+        return _read_torch(file, zipped=start[:2] == b"PK")
     try:
         return load_file(file)
-    except SafetensorError as error:
-        raise ValueError(
-            f"network.weights: {file} is damaged, cut short or no safetensors file ({_line(error)}): {AGAIN}"
-        ) from error
     except Exception as error:  # a type of numbers that torch lacks, a header that is no text ...
-        raise ValueError(f"network.weights: {file} is damaged ({_line(error)}): {AGAIN}") from error
+        what = "damaged, cut short or no safetensors file" if isinstance(error, SafetensorError) else "damaged"
+        raise ValueError(f"network.weights: {file} is {what} ({_line(error)}): {AGAIN}") from error
 
 
 def _read_torch(file: Path, zipped: bool) -> Any:
     """Torch's archives, and the pickles of before version 1.6, which have no checksums."""
-    try:
-        if zipped and (damage := damage_in(file)):
-            raise ValueError(f"network.weights: {file} is damaged ({damage}): {AGAIN}")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, of odd pickles: the error says what is wrong
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except ValueError as error:
-        if str(error).startswith("network.weights"):
-            raise
-        raise _damaged(file, error) from error
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"network.weights: {file} is cut short or damaged ({_line(error)}): {AGAIN}") from error
-    except pickle.UnpicklingError as error:
-        if not any(word in str(error) for word in ("Unsupported global", "Unsupported class", "instantiate class")):
-            raise _damaged(file, error) from error
-        # torch's own advice, to load it all the same, is left out: it would run what the file holds
-        raise ValueError(
-            f"network.weights: {file} is not a file of weights alone: it holds objects that could run code, or is "
-            "damaged. Save the state dict alone: torch.save(model.state_dict(), FILE)"
-        ) from error
-    except Exception as error:  # a damaged file makes its readers raise almost anything
-        raise _damaged(file, error) from error
-
-
-def _damaged(file: Path, error: Exception) -> ValueError:
-    return ValueError(f"network.weights: {file} is damaged or not a file of weights ({_line(error)}): {AGAIN}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of odd pickles: the error says what is wrong
+        try:
+            damage = damage_in(file) if zipped else ""
+            state = None if damage else torch.load(file, map_location="cpu", weights_only=True)
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"network.weights: {file} is cut short or damaged ({_line(error)}): {AGAIN}") from error
+        except Exception as error:  # a damaged file makes its readers raise almost anything
+            refused = ("Unsupported global", "Unsupported class", "instantiate class")
+            if isinstance(error, pickle.UnpicklingError) and any(word in str(error) for word in refused):
+                # torch's own advice, to load it all the same, is left out: it would run what the file holds
+                raise ValueError(
+                    f"network.weights: {file} is not a file of weights alone: it holds objects that could run code, or "
+                    "is damaged. Save the state dict alone: torch.save(model.state_dict(), FILE)"
+                ) from error
+            why = "it does not read as torch's" if isinstance(error, pickle.UnpicklingError) else _line(error)
+            raise ValueError(f"network.weights: {file} is damaged or not a file of weights ({why}): {AGAIN}") from error
+    if damage:
+        raise ValueError(f"network.weights: {file} is damaged ({damage}): {AGAIN}")
+    return state
 
 
 def _line(error: Exception) -> str:
-    """What torch or safetensors say, without torch's advice."""
-    if isinstance(error, pickle.UnpicklingError):
-        return "it does not read as torch's"
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
+    return first_line(error)[:200]

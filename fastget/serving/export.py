@@ -1,4 +1,4 @@
-"""A trained network as one file for other programs: a `torch.export` program, ONNX, or safetensors (`weights`).
+"""How other programs get a trained network: one file, a `torch.export` program, ONNX, or safetensors.
 
 Either of the first two takes float32 RGB images (N, 3, crop, crop) between 0 and 1 for any N, normalises them itself,
 and returns logits (N, C). The file carries the class names and the preprocessing as JSON.

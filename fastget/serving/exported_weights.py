@@ -1,4 +1,4 @@
-"""A trained network as safetensors: its weights and all that is needed to use them, in a file that runs no code.
+"""What an exported safetensors file holds: the weights and all that is needed to use them, and no code to run.
 
 Tensors: `network.*`, and where they are known `source_class_means` (C, D) and `source_class_counts` (C,): the mean
 feature of each class of the source, with which others can adapt further without its images. The metadata's key

@@ -1,4 +1,4 @@
-"""A trained network as a function of image files: rebuilt from a checkpoint alone, without data or ImageNet weights.
+"""What a trained network says of image files: rebuilt from a checkpoint alone, without data or ImageNet weights.
 
 Shapes: N images in a batch, C classes, H = W = crop.
 """

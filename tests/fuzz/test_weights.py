@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fastget.networks.backbones import load_backbone_weights
+from fastget.networks.weights import load_backbone_weights
 from tests.fuzz.mutations import mutations
 
 

@@ -1,4 +1,4 @@
-"""The check of a data set: every file that cannot be trained on is named, with the reason.
+"""Which files of a data set cannot be trained on, and why.
 
 `quick` looks at the first and last bytes of each file (what `train` does before it starts); `full` decodes every file,
 which alone finds damage in mid-stream. Both run in parallel, and remember their results by (path, size, mtime), so

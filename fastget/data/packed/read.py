@@ -1,4 +1,4 @@
-"""Reading the packed cache: every image of a data set, resized once, in a few large files.
+"""What the packed cache holds of an image: every image of a data set, resized once, in a few large files.
 
 A cache is a folder of WebDataset shards (plain tar files, one member an image: `.jpg`, or `.raw` for R x R x 3 uint8),
 and an index of where each record begins, how long it is, its CRC-32, and the size and mtime of the file it was made

@@ -1,4 +1,4 @@
-"""Writing the packed cache: decoded once, resized, stored in large shards, a whole shard or none of it.
+"""How the packed cache is made: decoded once, resized, stored in large shards, a whole shard or none of it.
 
 A shard is written beside its place, read back and compared with its checksums, flushed to disk and renamed; then its
 own index (`.npz`) is, which is what says that it is done. The index of the whole cache comes last. So a
