@@ -19,12 +19,12 @@ from fastget import __version__, bases
 from fastget.archive.selections import choices_of
 from fastget.archive.statistics import METRICS, Metric, mean_over_seeds, seed_means
 from fastget.common.files import write_atomically
-from fastget.config import every_section, fields_of
+from fastget.config import free_fields
 from fastget.config.yaml_file import read_yaml
 from fastget.runs.summary import SeedSummary
 
 SELECTION = "final model"
-APART = ("data.source", "data.target", "train.seeds")  # what runs of one record may differ in, by the study's design
+TASK_AND_SEED = {"data.source", "data.target", "train.seeds"}  # in which the runs of a record differ
 RELEASE = f"fastget {__version__}"  # in place of a commit, of an installed package
 NEAR = 0.002  # points: figures are rounded to 0.001
 
@@ -182,15 +182,13 @@ def configuration_hash(runs: Sequence[Path]) -> str:
     """Of all that the runs' figures depend on but task and seed, as their config.yaml tell it. What else differs among
     them (pda-random draws classes for each seed) counts with all its values."""
     kept: dict[str, set[str]] = {}
-    sections = every_section()
+    apart = free_fields() | TASK_AND_SEED
     for run in runs:
         file = run / "config.yaml"
         stored = read_yaml(file) if file.is_file() else {}
         for section, content in stored.items() if isinstance(stored, dict) else ():
-            known = fields_of(sections[section]) if section in sections else {}
             for name, value in content.items():
-                free = name in known and known[name].metadata["free"]
-                if not free and f"{section}.{name}" not in APART:
+                if f"{section}.{name}" not in apart:
                     kept.setdefault(f"{section}.{name}", set()).add(json.dumps(value))
     plain = {key: sorted(values) for key, values in kept.items()}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

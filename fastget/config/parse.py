@@ -169,6 +169,15 @@ def every_section() -> dict[str, type[Any]]:
     return {**FIXED, **of_bases, **{name: methods.settings_of(name) for name in methods.names()}}
 
 
+def free_fields() -> frozenset[str]:
+    """The fields, as section.field, that a run's figures do not depend on: those made by opt(free=True)."""
+    sections = every_section().items()
+    return frozenset(
+        f"{section}.{name}" for section, kind in sections for name, info in fields_of(kind).items()
+        if info.metadata["free"]
+    )  # fmt: skip
+
+
 def _read_file(file: Path) -> dict[str, Any]:
     if file == Path(""):
         raise ValueError("--config is empty (a variable that is not set?): give it a file, or leave it out")

@@ -16,19 +16,15 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from fastget.config import free_fields
 from fastget.config.combinations import title_of
 from fastget.runs.folder import AFTER, BEFORE, LABELS, METRICS, PREDICTIONS, TIMING
 from fastget.runs.sinks import jsonl
 from fastget.runs.summary import SeedSummary, read_summary
 
 CONFIG, CLASSES = "config.yaml", "classes.csv"
-# What runs of one group may differ in: the seed, places, and what no step depends on.
-APART = (
-    "train.seeds", "train.out", "train.resume", "train.log_every", "train.eval_every", "train.eval_images",
-    "train.checkpoint_every", "train.keep_checkpoints", "train.select", "train.device", "train.tensorboard",
-    "train.profile", "train.watch", "train.threads", "data.root", "data.split_seed", "data.workers",
-    "data.cache", "data.bad_threshold", "method.recipe", "method.module",
-)  # fmt: skip
+# beside what no figure depends on: what is a seed's own, and threads, which a study shares out
+OF_A_SEED = {"train.seeds", "data.split_seed", "train.threads"}
 NAMED = ("method.name", "method.base", "data.name", "data.setting", "data.source", "data.target", "data.imbalanced")
 
 
@@ -220,7 +216,8 @@ def group(runs: Sequence[Run]) -> list[Group]:
 
 def _settings(run: Run) -> dict[str, Any]:
     flat = {f"{section}.{name}": value for section, fields in run.config.items() for name, value in fields.items()}
-    return {key: value for key, value in flat.items() if key not in APART}
+    apart = free_fields() | OF_A_SEED
+    return {key: value for key, value in flat.items() if key not in apart}
 
 
 def _names(runs: list[Run], settings: list[dict[str, Any]]) -> list[str]:

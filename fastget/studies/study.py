@@ -18,7 +18,7 @@ from fastget.common.errors import Interrupted, RunFailed
 from fastget.common.files import write_atomically
 from fastget.common.lock import held
 from fastget.common.text import counted, nearest
-from fastget.config import Config, every_section, fields_of, make_config, parse_settings
+from fastget.config import Config, free_fields, make_config, parse_settings
 from fastget.studies.jobs import Job, Outcome, Pool, find_slots
 from fastget.studies.outcomes import title, verdict, write_outcomes
 
@@ -206,7 +206,7 @@ def claim(out: Path, kind: str, settings: Mapping[str, str], file: str | None, a
     """Record in OUT/KIND.json what the study is. A folder of another one is refused; one that holds a part of this
     (fewer methods, seeds ...) goes on to be all of it."""
     mine: dict[str, Any] = {
-        "settings": {key: _plain(value) for key, value in parse_settings(settings).items() if not _free(key)},
+        "settings": {key: _plain(value) for key, value in parse_settings(settings).items() if key not in free_fields()},
         "config": Path(file).read_text(encoding="utf-8") if file else None,
         "axes": {name: list(axis) for name, axis in axes.items()},
     }
@@ -250,9 +250,3 @@ def _refuse_other(there: Mapping[str, Any], mine: Mapping[str, Any], out: Path, 
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _free(key: str) -> bool:
-    """Whether what a run comes to does not depend on the field."""
-    section, name = key.split(".")
-    return bool(fields_of(every_section()[section])[name].metadata["free"])
