@@ -57,6 +57,8 @@ def files() -> list[Path]:
 def room_of(file: Path) -> str:
     """The room that a file lies in; an empty text for what is public: `__init__`, `__main__`, the list of formulas."""
     parts = file.relative_to(ROOT).parts
+    if parts[-1] == "__main__.py" and len(parts) > 2:
+        return "commands"  # wherever it lies
     if parts[0] == "kernels":
         return "audit" if parts[1] == "audit" else "kernels"
     if parts[1:] == ("methods", "formulas.py"):

@@ -222,7 +222,9 @@ def read(file: Path, folder: Path) -> Record:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{file} is damaged, or no result of fastget ({error}): add its study again") from error
     if why:
-        raise ValueError(f"{file} does not add up: {why}. Results are written by `fastget results add`, not by hand")
+        raise ValueError(
+            f"{file} does not add up: {why}. Results are written by `python -m fastget.archive add`, not by hand"
+        )
     return record
 
 

@@ -26,7 +26,7 @@ what it writes, in --out:
   results.csv   a row a job: method, base, recipe, setting, source, target, seed, figures, verdict, status, reason
   table.md      per setting: mean and std over seeds, per task and over tasks; the best and those within one std of it
   plot.png      the same at a glance
-  results/DATA/SETTING/METHOD.json   the same as data: figures, seeds, commit, machine (fastget results --help)
+  results/DATA/SETTING/METHOD.json   the same as data: figures, seeds, commit, machine (python -m fastget.archive)
   SETTING/SOURCE-TARGET/BASE-METHOD/seed-N   each job's run, as fastget train writes it, and seed-N.log beside it
 
 The same command goes on where it was stopped or killed, tries failed jobs again, and may have more methods, settings,

@@ -7,16 +7,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-HELP = "one HTML page of a run, or of several: curves, classes, features, images, time"
+HELP = "one HTML page of a run, or of several: curves, classes, features, images, time; or a model card"
 EPILOG = """\
 examples:
   fastget report RUN                                # RUN/report.html
   fastget report runs/get runs/source-only --out both.html      # curves together, each looked at closely
   fastget report runs/compare-digits --figures FIGURES          # a study's runs; every figure as PNG and PDF too
+  fastget report RUN --card                         # in place of the page, a model card: RUN/README.md
 
 A RUN is a run's folder, one of several seeds, or one that holds runs at any depth (a study's). Runs that differ in
 nothing but the seed are one line with its std. The page needs no network and no other file. Without target labels it
-shows what can be said without them."""
+shows what can be said without them.
+
+A card is for those who get the run's network: what it was trained on and how, its figures, how to use it. With several
+seeds the figures are means. The YAML at its head (license, tags, datasets, model-index) is what Hugging Face reads."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,10 +41,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--closer", type=int, metavar="N", help="how many groups of runs to look at closely (default: 6)"
     )
+    card = parser.add_argument_group("a model card")
+    card.add_argument("--card", nargs="?", type=Path, const=Path(), metavar="FILE.md",
+                      help="write it in place of the page; default: README.md in RUN")  # fmt: skip
+    card.add_argument("--name", help="the model's name; default: the data set and the method")
+    card.add_argument("--license", help="an identifier such as mit or cc-by-4.0, which the images may restrict")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0. ValueError is for wrong usage, and for what is no run."""
+    if args.card is not None:
+        return _card(args)
+    if args.name is not None or args.license is not None:
+        raise ValueError("--name and --license are a model card's: give --card too")
     if args.closer is not None and args.closer < 0:
         raise ValueError(f"--closer must be at least 0, got {args.closer}")
     if args.out is not None and args.out.suffix.lower() not in (".html", ".htm"):
@@ -72,4 +85,28 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"{out}: {count}", highlight=False, markup=False, soft_wrap=True)
     if drawn:
         console.print(f"{args.figures}: {drawn} figures", highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def _card(args: argparse.Namespace) -> int:
+    drawn = {"--out": args.out, "--figures": args.figures, "--closer": args.closer, "--root": args.root}
+    if more := [option for option, value in drawn.items() if value is not None]:
+        raise ValueError(f"{more[0]} is the page's, and --card writes no page: leave it out; --card FILE.md says where")
+    out = args.card if args.card.name else (args.runs[0] if len(args.runs) == 1 else Path()) / "README.md"
+    if out.suffix.lower() != ".md":
+        raise ValueError(f"expected a file whose name ends in .md, got {out.name}: change --card")
+    from fastget.common.files import write_atomically
+    from fastget.report.card import model_card
+    from fastget.report.read import find_runs, group
+
+    groups = group(find_runs(args.runs))
+    if len(groups) > 1:
+        names = "; ".join(one.name for one in groups[:3])
+        places = ", ".join(map(str, args.runs))
+        raise ValueError(f"{places} holds runs of {len(groups)} kinds ({names} ...): give the folder of one of them")
+    try:
+        write_atomically(out, model_card(groups[0], name=args.name, license=args.license or "unknown").encode())
+    except OSError as error:
+        raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --card") from error
+    Console(stderr=True).print(f"{out}: {groups[0].name}", highlight=False, markup=False, soft_wrap=True)
     return 0

@@ -100,7 +100,7 @@ def _fit(line: str, room: int) -> list[str]:
     if len(line) <= room:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()))
-    if line.strip().startswith(("fastget ", "torchrun ")):
+    if line.strip().startswith(("fastget ", "torchrun ", "python -m ")):
         command, _, comment = line.partition("  #")
         about = _wrap(f"# {comment.strip()}", room - len(indent), indent) if comment else []
         parts = _wrap(command.strip(), room - len(indent) - 6)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fastget.archive.__main__ import main as archive
 from fastget.archive.collect import of_study
 from fastget.archive.leaderboard import END, filled, panels
 from fastget.archive.record import DoneRun, Record, RecordHead, build, configuration_hash, read, write
@@ -203,38 +204,38 @@ def test_add_and_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         "source-only",
         "source-only",
     ]
-    assert main(["results", "add", "c"]) == 0
+    assert archive(["add", "c"]) == 0
     assert "results/digits/uda/get.json: 90.5 (n = 2)" in capsys.readouterr().out
     tree = json.loads(Path("results/digits/pda/get.json").read_text())
     assert tree["tasks"]["fonts->handwritten"]["per_seed"] == {"0": 80.0, "1": 81.0}
     assert tree["ours"] == pytest.approx(100 * (ACCURACY["get"] - 0.1) + 0.5)
     assert tree["study"] == "compare"
     Path("README.md").write_text(f"<!-- results: digits/uda, digits/pda -->\n{END}\n")
-    assert main(["results", "tables", "--check"]) == 1
-    assert "README.md is not as results has it: run `fastget results tables`" in capsys.readouterr().out
-    assert main(["results", "tables"]) == 0
+    assert archive(["tables", "--check"]) == 1
+    assert "README.md is not as results has it: run `python -m fastget.archive tables`" in capsys.readouterr().out
+    assert archive(["tables"]) == 0
     assert "| `get` | **90.5 ± 0.7** ↑ 30.0 | **80.5 ± 0.7** ↑ 30.0 |" in Path("README.md").read_text()
-    assert main(["results", "tables", "--check"]) == 0
-    assert main(["results", "plot", "digits/uda,digits/pda", "--out", "two.png"]) == 0
+    assert archive(["tables", "--check"]) == 0
+    assert archive(["plot", "digits/uda,digits/pda", "--out", "two.png"]) == 0
     assert Path("two.png").read_bytes().startswith(b"\x89PNG")
     # the same again changes nothing; others are not overwritten unasked
-    assert main(["results", "add", "c"]) == 0
-    assert main(["results", "add", "c", "--metric", "mean_class_accuracy"]) == 2
+    assert archive(["add", "c"]) == 0
+    assert archive(["add", "c", "--metric", "mean_class_accuracy"]) == 2
     assert "is there and differs: --replace" in " ".join(capsys.readouterr().err.split())
-    assert main(["results", "add", "c", "--metric", "mean_class_accuracy", "--replace"]) == 0
-    assert main(["results", "tables", "--check"]) == 1
+    assert archive(["add", "c", "--metric", "mean_class_accuracy", "--replace"]) == 0
+    assert archive(["tables", "--check"]) == 1
     # a figure that was changed by hand
     file = Path("results/digits/uda/get.json")
     file.write_text(file.read_text().replace("45.25", "46.25", 1))
-    assert main(["results", "tables", "--check"]) == 2
+    assert archive(["tables", "--check"]) == 2
     assert "does not add up" in " ".join(capsys.readouterr().err.split())
 
 
 def test_results_that_are_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["results", "add", str(tmp_path)]) == 2
-    assert main(["results", "tables"]) == 2
+    assert archive(["add", str(tmp_path)]) == 2
+    assert archive(["tables"]) == 2
     Path("README.md").write_text(f"<!-- results: digits/uda -->\n{END}\n")
-    assert main(["results", "tables"]) == 2
+    assert archive(["tables"]) == 2
     text = " ".join(capsys.readouterr().err.split())
     for part in ("holds no results", "no page here shows results", "results is no folder of results"):
         assert part in text
@@ -250,10 +251,10 @@ def test_features_go_by_the_name_of_their_images(tmp_path: Path, capsys: pytest.
     tree = json.loads((run.folder / "summary.json").read_text())
     (run.folder / "summary.json").write_text(json.dumps({**tree, "data": "features"}))
     (run.folder / "config.yaml").write_text(f"data: {{name: features, root: {store}}}\n")
-    assert main(["results", "add", str(study)]) == 0
+    assert archive(["add", str(study)]) == 0
     tree = json.loads(Path("results/office31-features/pda-random/get.json").read_text())
     assert tree["metric"] == "accuracy"  # office31's own
     (run.folder / "config.yaml").write_text("data: {name: features, root: gone}\n")
-    assert main(["results", "add", str(study)]) == 2
+    assert archive(["add", str(study)]) == 2
     assert "say it by --data" in " ".join(capsys.readouterr().err.split())
-    assert main(["results", "add", str(study), "--data", "office31-features", "--replace"]) == 0
+    assert archive(["add", str(study), "--data", "office31-features", "--replace"]) == 0

@@ -118,7 +118,7 @@ MISTAKES = [
     Mistake("an unknown kind of export", "export --checkpoint run --out model.tflite", ".safetensors"),
     Mistake("a report of an empty folder", "report empty", "empty"),
     Mistake("a report of nothing", "report gone", "gone"),
-    Mistake("a card without a run", "card empty", "empty"),
+    Mistake("a card without a run", "report empty --card", "empty"),
     # studies and data
     Mistake("a sweep without values", "sweep --set get.tau=0.2", "get.tau=0.1,0.2"),
     Mistake("a sweep over nothing", "sweep", "--set"),

@@ -21,7 +21,7 @@ def parts(card: str) -> tuple[dict[str, Any], str]:
 def test_over_seeds(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path / "get" / f"seed-{seed}", seed=seed, accuracy=(0.5, 0.6 + 0.1 * seed))
-    assert main(["card", str(tmp_path / "get"), "--license", "mit", "--name", "sketches"]) == 0
+    assert main(["report", str(tmp_path / "get"), "--license", "mit", "--name", "sketches", "--card"]) == 0
     head, text = parts((tmp_path / "get" / "README.md").read_text())
     assert (head["license"], head["datasets"], head["metrics"]) == ("mit", ["folder"], ["accuracy"])
     assert head["pipeline_tag"] == "image-classification"
@@ -38,7 +38,7 @@ def test_over_seeds(tmp_path: Path) -> None:
 
 
 def test_of_a_digits_run(digits_run: Path) -> None:
-    assert main(["card", str(digits_run), "--out", "card.md"]) == 0
+    assert main(["report", str(digits_run), "--card", "card.md"]) == 0
     head, text = parts(Path("card.md").read_text())
     assert head["license"] == "unknown"
     assert head["model-index"][0]["results"][0]["metrics"][0]["value"] > 30
@@ -48,7 +48,7 @@ def test_of_a_digits_run(digits_run: Path) -> None:
 
 def test_without_labels_no_accuracy_is_claimed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", labelled=False)
-    assert main(["card", str(folder)]) == 0
+    assert main(["report", str(folder), "--card"]) == 0
     head, text = parts((folder / "README.md").read_text())
     assert "model-index" not in head
     assert "accuracy is not known" in text
@@ -60,12 +60,13 @@ def test_without_labels_no_accuracy_is_claimed(tmp_path: Path) -> None:
         (["open"], "has not ended, so that there are no figures for a card"),
         (["gone"], "no folder gone"),
         (["."], "holds runs of 2 kinds"),
-        (["open", "--out", "card.txt"], "ends in .md, got card.txt"),
-        (["done", "--out", "nowhere/card.md"], "cannot write nowhere/card.md"),
+        (["open", "--card", "card.txt"], "ends in .md, got card.txt"),
+        (["done", "--card", "nowhere/card.md"], "cannot write nowhere/card.md"),
+        (["done", "--out", "card.html"], "--out is the page's, and --card writes no page"),
     ],
 )
 def test_bad_input(args: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "open", finished=False)
     write_run(tmp_path / "done", method__name="mcc")
-    assert main(["card", *args]) == 2
+    assert main(["report", *args, *([] if "--card" in args else ["--card"])]) == 2
     assert message in " ".join(capsys.readouterr().err.split())

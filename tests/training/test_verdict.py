@@ -101,7 +101,7 @@ def test_low_agreement(noise: Path, tmp_path: Path) -> None:
     assert "Which classes sketch has is not told: the two labellers agree too little." in page
     assert f"(kappa {summary.agreement['kappa']:.2f}): trust 0.00" in page  # beside the prior
     assert '"share":' not in page.partition('"id":"classes"')[2].partition('"id":')[0].replace('"share":null', "")
-    assert main(["card", str(result.folder)]) == 0
+    assert main(["report", str(result.folder), "--card"]) == 0
     card = (result.folder / "README.md").read_text()
     assert TOO_FEW in card
     assert "- Which classes sketch has is not told: the two labellers agree too little." in card
@@ -113,7 +113,7 @@ def test_nothing_is_wrong(root: Path, tmp_path: Path) -> None:
     assert (result.folder / "classes.csv").is_file()
     assert "verdict" not in text
     assert "probably absent, 0 of 4 classes" in text
-    assert main(["card", str(result.folder)]) == 0
+    assert main(["report", str(result.folder), "--card"]) == 0
     assert "Verdict" not in (result.folder / "README.md").read_text()
 
 

@@ -11,7 +11,6 @@ from rich.table import Table
 from fastget.archive.statistics import shown
 from fastget.common.text import counted
 from fastget.studies.jobs import Job, Outcome, Slot, find_slots, look
-from fastget.studies.reproduce.measure import to_come
 from fastget.studies.reproduce.plan import Reproduction, plan
 from fastget.studies.slurm import AT_A_TIME
 from fastget.studies.study import Study, device_of, run_study
@@ -29,6 +28,7 @@ def reproduce(
     slurm: Mapping[str, str] | None = None,
 ) -> int:
     """0, or 1 if a job failed. `dry`: say what there is to do, and do nothing. `slurm`: not here, but as SLURM jobs."""
+    from fastget.studies.reproduce.measure import to_come  # which load torch
     from fastget.studies.reproduce.write import write
 
     console = console or Console()

@@ -1,28 +1,34 @@
-"""`fastget results`: results as data, and the tables that pages show of them."""
+"""`python -m fastget.archive`, for those who keep the repository: results as data, and the tables that pages show."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastget.archive.statistics import METRICS
+from fastget.commands.main import answered
+from fastget.commands.usage import Parser
 
-HELP = "results as data: add a study's, make the tables of README and docs from them, draw them"
 EPILOG = """\
 examples:
-  fastget results add runs/compare-digits              # into results/DATA/SETTING/METHOD.json
-  fastget results tables                               # README.md and docs/, between <!-- results: ... --> markers
-  fastget results tables --check                       # exit code 1 if a page is not as the results have it
-  fastget results plot digits/uda --out digits.png     # as `fastget compare` draws them
+  python -m fastget.archive add runs/compare-digits       # into results/DATA/SETTING/METHOD.json
+  python -m fastget.archive tables                        # README.md and docs/, between <!-- results: ... -->
+  python -m fastget.archive tables --check                # exit code 1 if a page is not as the results have it
+  python -m fastget.archive plot digits/uda --out digits.png   # as `fastget compare` draws them
 
 A study's own folder has the same files under results/. Each is checked as it is read: the sums are done again."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `fastget results`."""
-    parser.description = "Results as data: one JSON file for each data set, setting and method."
-    parser.epilog = EPILOG
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The arguments of `python -m fastget.archive`."""
+    parser = Parser(
+        prog="python -m fastget.archive",
+        description="Results as data: one JSON file for each data set, setting and method.",
+        epilog=EPILOG,
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
     add = actions.add_parser("add", help="copy the results of studies into a folder of results")
     add.add_argument("studies", nargs="+", type=Path, metavar="STUDY", help="--out of a compare, reproduce or demo")
     add.add_argument("--data", help="the data set's name, where the study's runs do not tell it")
@@ -36,11 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plot.add_argument("--out", type=Path, default=Path("results.png"), help="the picture (results.png)")
     for one in (add, tables, plot):
         one.add_argument("--results", type=Path, default=Path("results"), help="the folder of results (results)")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Exit code: 0, or 1 if --check found something."""
-    return {"add": _add, "tables": _tables, "plot": _plot}[args.action](args)
+    for one, run in ((add, _add), (tables, _tables), (plot, _plot)):
+        one.set_defaults(run=run)
+    return parser
 
 
 def _add(args: argparse.Namespace) -> int:
@@ -80,7 +84,7 @@ def _tables(args: argparse.Namespace) -> int:
     texts = {page: page.read_text(encoding="utf-8") for page in chosen}
     stale = [page for page, text in texts.items() if filled(text, records, str(page)) != text]
     for page in stale:
-        print(f"{page} is not as {args.results} has it: run `fastget results tables`")
+        print(f"{page} is not as {args.results} has it: run `python -m fastget.archive tables`")
     return 1 if stale else 0
 
 
@@ -95,3 +99,12 @@ def _plot(args: argparse.Namespace) -> int:
     metrics = dict.fromkeys(words(one.metric) for one in records if f"{one.data}/{one.setting}" in drawn)
     print(f"written: {draw_panels(drawn, ' or '.join(metrics), args.out)}")
     return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0, or 1 if --check found something; the others are those of `fastget`."""
+    return answered(build_parser, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
