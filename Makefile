@@ -39,12 +39,12 @@ bench: .venv/installed-test  ## throughput against the reference and named peers
 	  --benchmark-json=bench/kernels.json
 	for name in train eval predict scaling; do $(BIN)/python -m benchmarks.bench_$$name --json bench/$$name.json || exit 1; done
 	-$(BIN)/python -m benchmarks.bench_loader --encodings jpeg --steps 4 --rounds 2 --json bench/loader.json
-	$(BIN)/fastget bench report bench/*.json --baseline benchmarks/baseline.json --out bench
+	$(BIN)/python -m benchmarks.report bench/*.json --baseline benchmarks/baseline.json --out bench
 
 bench-all: bench  ## and what takes longer: torch.compile's rows, a run on features, PNG
 	$(BIN)/python -m pytest benchmarks --benchmark-only -k "compile or test_features" --benchmark-json=bench/long.json
 	-$(BIN)/python -m benchmarks.bench_loader --json bench/loader.json
-	$(BIN)/fastget bench report bench/*.json --baseline benchmarks/baseline.json --out bench
+	$(BIN)/python -m benchmarks.report bench/*.json --baseline benchmarks/baseline.json --out bench
 
 bench-gpu: .venv/installed-test  ## the kernels on this machine's GPU, in CUDA graphs; `fastget selftest` times the rest
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \
@@ -53,7 +53,7 @@ bench-gpu: .venv/installed-test  ## the kernels on this machine's GPU, in CUDA g
 	$(BIN)/python -m pytest benchmarks --benchmark-only -k "not test_features and not test_loader" \
 	  --benchmark-json=bench/gpu.json
 	$(BIN)/fastget selftest
-	$(BIN)/fastget bench report bench/gpu.json --out bench/gpu
+	$(BIN)/python -m benchmarks.report bench/gpu.json --out bench/gpu
 
 docs: .venv/installed-docs  ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -21,13 +21,13 @@ from torch import Tensor
 from torchvision import transforms
 
 from benchmarks.bench_train import CLASSES, CROP, OURS, PEER, RESIZE, settings, write_images
+from benchmarks.report import Row
 from benchmarks.results import compared, interleaved, one_thread, script
 from fastget.common.preprocessing import MEAN, STD
 from fastget.data.domains import load_domains
 from fastget.data.lists import ImageList
 from fastget.evaluation.score import evaluate
 from fastget.networks.network import Network
-from fastget.studies.bench import Row
 from fastget.training.engine import Engine
 
 

@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import io, transforms
 from torchvision.transforms import v2
 
+from benchmarks.report import Row
 from benchmarks.results import write
 from fastget.common.preprocessing import MEAN, STD, Preprocessing
 from fastget.data.lists import ImageList
@@ -39,7 +40,6 @@ from fastget.data.packed.write import pack
 from fastget.loading.loader import Loader
 from fastget.loading.sampling import Draw, TrainSampler
 from fastget.loading.stream import Stream
-from fastget.studies.bench import Row
 
 RESIZE, CROP, BATCH = 256, 224, 36
 SIZES = (224, 500, 700)
@@ -241,7 +241,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="blocks of each loader")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="sides of the photographs, in pixels")
     parser.add_argument("--encodings", nargs="+", default=("jpeg", "png"), choices=("jpeg", "png"))
-    parser.add_argument("--json", type=Path, help="also write the figures there, for `fastget bench report`")
+    parser.add_argument("--json", type=Path, help="also write the figures there, for `benchmarks.report`")
     args = parser.parse_args()
     torch.set_num_threads(1)
     short, rows = [], []

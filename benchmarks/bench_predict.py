@@ -18,12 +18,12 @@ from PIL import Image
 from torchvision import transforms
 
 from benchmarks.bench_loader import make_photographs
+from benchmarks.report import Row
 from benchmarks.results import compared, interleaved, one_thread, script
 from fastget.common.preprocessing import MEAN, STD, Preprocessing
 from fastget.config import make_config
 from fastget.networks.network import build_network
 from fastget.serving.predictor import Predictor
-from fastget.studies.bench import Row
 
 PEER, OURS, CLASSES = "an image at a time", "fastget", 12
 

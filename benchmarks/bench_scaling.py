@@ -26,13 +26,13 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.report import Row
 from benchmarks.results import interleaved, one_thread, script
 from fastget import methods
 from fastget.common.ranks import joined
 from fastget.config import make_config
 from fastget.data.domains import load_domains
 from fastget.methods.base import Seen, Task
-from fastget.studies.bench import Row
 from fastget.training.engine import Engine
 
 BASE = {"B": 36, "C": 64, "D": 256, "N": 4096}

@@ -32,6 +32,7 @@ from torchvision import models
 from torchvision.transforms import functional as T
 
 from benchmarks.bench_loader import make_photographs
+from benchmarks.report import Row
 from benchmarks.results import CountReads, by_turns, compared, script
 from fastget.common.precision import cpu_has_bfloat16
 from fastget.common.preprocessing import MEAN, STD
@@ -40,7 +41,6 @@ from fastget.config import Config, make_config
 from fastget.data.domains import load_domains
 from fastget.loading.stream import Stream
 from fastget.networks.preprocessing import filled
-from fastget.studies.bench import Row
 from fastget.training.build import Loaders
 from fastget.training.engine import Engine
 

@@ -1,7 +1,7 @@
 """What a benchmark found, as JSON beside the machine, the versions, the commit and the load it was found under.
 
     python -m benchmarks.bench_train --json found.json     every script of this folder takes it
-    fastget bench report found.json                        tables, plots, and ratios to an older file
+    python -m benchmarks.report found.json                 tables, plots, and ratios to an older file
 
 A row is one way of doing one case's work. The first row of a case is what the others are compared with.
 """
@@ -25,10 +25,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.overrides import TorchFunctionMode
 
+from benchmarks.report import FORMAT, Row
 from fastget.archive.statistics import markdown
 from fastget.common.files import write_atomically
 from fastget.runs.environment import environment
-from fastget.studies.bench import FORMAT, Row
 
 READS = {"item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "nonzero"}  # the host waits for each
 

@@ -138,6 +138,20 @@ def _tuned(kernel: str, shape: tuple[int, int, int], precision: str, otherwise: 
     return found if isinstance(found, type(otherwise)) else otherwise
 
 
+def from_dict(kernel: str, values: dict[str, Any]) -> Config:
+    """A table's configuration as a file has it; ValueError or TypeError for one that is none."""
+    kinds: dict[str, Config] = {
+        "logits": Tile(BLOCK_B=16, BLOCK_C=16, BLOCK_D=16, PRECISION="tf32", num_warps=4),
+        "backward": Gradient(BLOCK_B=16, BLOCK_C=16, BLOCK_D=16, BLOCK_K=16, PRECISION="tf32", num_warps=4),
+    }
+    if kernel not in kinds:
+        raise ValueError(f"expected one of {', '.join(kinds)}, got {kernel!r}")
+    blank = vars(kinds[kernel])
+    if set(values) != set(blank) or any(type(values[name]) is not type(blank[name]) for name in blank):
+        raise ValueError(f"expected the fields {', '.join(blank)}, got {values}")
+    return type(kinds[kernel])(**values)
+
+
 # --- the kernels of a step ----------------------------------------------------------------------
 
 

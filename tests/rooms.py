@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": {"reference"},
     "methods": {"common", "reference", "kernels"},
     "audit": {"reference", "kernels", "methods"},  # kernels/audit, which runs steps of GeT
+    "tuning": {"kernels", "methods", "audit"},  # kernels/tuning
     "networks": {"common", "config"},
     "bases": {"common", "methods", "networks"},
     "config": {"common", "methods", "bases"},  # of these two the registries alone: see LIGHT
@@ -40,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "selftest": {*BELOW, "audit", "runs", "serving", "training"},
     "commands": set(),
 }
+INSIDE = ("audit", "tuning")  # rooms that lie in kernels/
 ALLOWED["commands"] = set(ALLOWED) - {"commands"}
 # what `import fastget` offers, lazily, and methods/formulas.py; `python -m fastget` is a command
 PUBLIC = {"bases", "config", "methods", "training"}
@@ -60,7 +62,7 @@ def room_of(file: Path) -> str:
     if parts[-1] == "__main__.py" and len(parts) > 2:
         return "commands"  # wherever it lies
     if parts[0] == "kernels":
-        return "audit" if parts[1] == "audit" else "kernels"
+        return parts[1] if parts[1] in INSIDE else "kernels"
     if parts[1:] == ("methods", "formulas.py"):
         return ""
     if len(parts) == 2:
@@ -85,7 +87,9 @@ def imports(source: str) -> set[str]:
 def rooms_in(modules: Iterable[str]) -> set[str]:
     """The rooms that full names lie in; what is no room is one of the package's own names."""
     parts = [name.split(".") for name in modules]
-    return {"audit" if name[1:3] == ["kernels", "audit"] else name[1] for name in parts} & set(ALLOWED)
+    inside = {name[2] for name in parts if name[1] == "kernels" and len(name) > 2 and name[2] in INSIDE}
+    others = {name[1] for name in parts if name[1] != "kernels" or len(name) < 3 or name[2] not in INSIDE}
+    return inside | others & set(ALLOWED)
 
 
 def wrong_imports(room: str, source: str) -> set[str]:

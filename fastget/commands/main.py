@@ -26,7 +26,7 @@ GROUPS = {
     "run": ("train", "compare", "sweep", "reproduce", "features"),
     "look": ("report", "eval"),
     "use": ("predict", "export"),
-    "machine": ("doctor", "selftest", "tune", "bench"),
+    "machine": ("doctor", "selftest", "tune"),
 }
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 

@@ -50,9 +50,9 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from fastget.common.device import choose_device
+    from fastget.kernels.tuning.measure import CARD, tune
     from fastget.methods import tuned
     from fastget.planning.counts import sizes_of
-    from fastget.studies.tune import CARD, tune
 
     device = choose_device("auto")
     shapes = args.shape

@@ -27,5 +27,5 @@ def choose_backend(backend: Backend, device: torch.device) -> ModuleType:
             "install triton, or use backend='reference'"
         ) from error
     if device.type == "cuda":
-        tuned.use(device)
+        tuned.use_once(device)
     return kernels

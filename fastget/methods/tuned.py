@@ -10,6 +10,7 @@ import hashlib
 import json
 import warnings
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,18 @@ def write(device: torch.device, entries: list[Entry]) -> None:
 def use(device: torch.device) -> int:
     """Hand this card's table to the kernels; how many entries it has. A CPU has none: there nothing was measured."""
     from fastget.kernels import configs
-    from fastget.kernels.candidates import from_dict
+    from fastget.kernels.configs import from_dict
 
     found = read(device) if device.type == "cuda" else []
     table = {(e.kernel, e.B, e.C, e.D, e.precision): from_dict(e.kernel, e.config) for e in found}
     configs.use(table=table or None)
     return len(table)
+
+
+@cache
+def use_once(device: torch.device) -> None:
+    """use(), at the first call of a process: what is chosen since then stays."""
+    use(device)
 
 
 def in_use(device: torch.device) -> str:
@@ -109,7 +116,7 @@ def _file() -> dict[str, Any]:
 
 
 def _entries(rows: Any) -> list[Entry]:
-    from fastget.kernels.candidates import from_dict
+    from fastget.kernels.configs import from_dict
 
     try:
         found = [Entry(**row) for row in rows]

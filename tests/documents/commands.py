@@ -5,7 +5,7 @@ A command runs as it is written, in a folder of its own, but for this:
     DATA                   a tree of the data set that the command names, with its domains' and classes' own names and
                            a few small images of each
     RUN, runs/get ...      folders of a finished run of three steps
-    IMAGES, a.txt ...      some images, lists of them, weights, results of benchmarks: made beforehand (`furnish`)
+    IMAGES, a.txt ...      some images, lists of them, weights: made beforehand (`furnish`)
     [RUN...], IMAGES...    a usage's dots are left out
     --seeds, --methods,    fewer of them (`FEWER`)
     --tasks, --gpus
@@ -26,10 +26,8 @@ from pathlib import Path
 import torch
 
 import fastget
-from benchmarks.results import write
 from fastget.commands.main import main
 from fastget.data.datasets import DATA_SETS
-from fastget.studies.bench import Row
 from tests.documents.blocks import fastget_words
 from tests.pictures import this_fastget, write_domains
 from tests.studies.reproduce.support import SIDE, SMALL, write_tree
@@ -67,9 +65,6 @@ class Place:
         labels = {domain: torch.arange(62) % 31 for domain in few}
         content = {"feats": few, "labels": labels, "classes": [f"class {n}" for n in range(31)]}
         torch.save(content, self.folder / "office31.pt")
-        for name in ("bench/train.json", "bench/loader.json", "benchmarks/baseline.json"):
-            (self.folder / name).parent.mkdir(exist_ok=True)
-            write([Row("train", "a case", "some row", {"CPU-ms an image": 5.0})], self.folder / name)
 
     def _train(self, folder: Path) -> None:
         values = dict(setting.split("=") for setting in SMALL)

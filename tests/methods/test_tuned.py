@@ -30,7 +30,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Card 9000")
     monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 13000, raising=False)
-    monkeypatch.setattr(configs, "_tables", [])
+    monkeypatch.setattr(configs, "_choice", configs.Choice())
+    tuned.use_once.cache_clear()
     return tmp_path
 
 
@@ -42,6 +43,9 @@ def test_a_measured_table_is_used_from_then_on() -> None:
     assert configs.logits(*SHAPE, "bf16") == TILE
     assert configs.logits(37, *SHAPE[1:], "bf16") == rule, "other shapes are the rules'"
     assert "measured on this card, for (36, 65, 256)" in tuned.in_use(CUDA)
+    with configs.choosing(table=None):
+        choose_backend("auto", CUDA)
+        assert configs.logits(*SHAPE, "bf16") == rule, "what is chosen since stays, as `fastget tune` needs it"
 
 
 def test_the_models_times_are_never_used_on_a_gpu() -> None:

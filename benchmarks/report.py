@@ -1,5 +1,8 @@
 """What `make bench` found: read from its files, in tables and plots, and against an older file by ratio.
 
+    python -m benchmarks.report bench/*.json                                 # tables here
+    python -m benchmarks.report bench/*.json --baseline benchmarks/baseline.json --out bench    # bench/bench.md, plots
+
 A file is one of `benchmarks/`'s scripts (`--json`) or one of pytest-benchmark. A row is one way of doing one case's
 work; the first row of a case is what the others of it are compared with. Times of two machines say nothing of each
 other, so that what is compared with an older file are ratios within a case, of CPU time where it was measured.
@@ -7,9 +10,11 @@ other, so that what is compared with an older file are ratios within a case, of 
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,3 +175,44 @@ def write_report(record: Record, baseline: Record | None, folder: Path) -> Path:
         lines += [f"![{bench}: {name}]({bench}.png)", ""]
     write_atomically(folder / "bench.md", "\n".join(lines).encode())
     return folder / "bench.md"
+
+
+# --- the program ---------------------------------------------------------------------------------
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 1 if asked to fail by what fell. ValueError is for files that hold no results."""
+    if args.fail and args.baseline is None:
+        raise ValueError("--fail compares with older results: give --baseline FILE")
+    if args.out is not None and args.out.exists() and not args.out.is_dir():
+        raise ValueError(f"--out {args.out} is a file: name a folder")
+    record = read_records(args.files)
+    baseline = None if args.baseline is None else read_records([args.baseline])
+    if args.out is None:
+        print("\n".join(tables(record, baseline)))
+    else:
+        print(write_report(record, baseline, args.out))
+    fell = [] if baseline is None else moved(record, baseline)
+    for words in fell:
+        print(f"fell: {words}")
+    return 1 if fell and args.fail else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Its exit code; 2 for wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results, as JSON")
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="older results to compare with")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write bench.md and plots there; default: print tables")
+    parser.add_argument("--fail", action="store_true", help="exit code 1 if a ratio fell by more than a tenth")
+    try:
+        return run(parser.parse_args(argv))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.report import Row, main, moved, ratios, read_records, tables
 from benchmarks.results import CountReads, interleaved, write
-from fastget.commands.main import main
-from fastget.studies.bench import Row, moved, ratios, read_records, tables
 
 
 def rows(cost: float) -> list[Row]:
@@ -55,10 +54,10 @@ def test_pytest_benchmark_s_files(tmp_path: Path) -> None:
 
 def test_the_command(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     now, then = map(str, files)
-    assert main(["bench", "report", now, "--baseline", then]) == 0
+    assert main([now, "--baseline", then]) == 0
     assert "fell: train, resnet18, fastget" in capsys.readouterr().out
-    assert main(["bench", "report", now, "--baseline", then, "--fail"]) == 1
-    assert main(["bench", "report", now, "--out", str(tmp_path / "out")]) == 0
+    assert main([now, "--baseline", then, "--fail"]) == 1
+    assert main([now, "--out", str(tmp_path / "out")]) == 0
     assert "![train: CPU-ms an image](train.png)" in (tmp_path / "out" / "bench.md").read_text(encoding="utf-8")
     assert (tmp_path / "out" / "train.png").stat().st_size > 1000
 
@@ -66,9 +65,9 @@ def test_the_command(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"format": "fastget-bench-1"}'])
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
-    assert main(["bench", "report", str(tmp_path / "x.json")]) == 2
+    assert main([str(tmp_path / "x.json")]) == 2
     assert "results of benchmarks" in capsys.readouterr().err
-    assert main(["bench", "report", str(tmp_path / "none.json")]) == 2
+    assert main([str(tmp_path / "none.json")]) == 2
 
 
 def test_blocks_take_turns_and_reads_are_counted() -> None:

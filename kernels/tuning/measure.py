@@ -14,9 +14,10 @@ from fastget.kernels.audit.compile import ARCHITECTURES, inspect_variant
 from fastget.kernels.audit.model import CARDS, times
 from fastget.kernels.audit.step import StepInputs, launches_of, step
 from fastget.kernels.audit.work import work_of
-from fastget.kernels.candidates import KERNELS, candidates
 from fastget.kernels.configs import Config
 from fastget.kernels.launch import Launch, launch, record
+from fastget.kernels.tuning.candidates import KERNELS, candidates
+from fastget.methods.backend import choose_backend
 from fastget.methods.tuned import Entry
 
 Shape = tuple[int, int, int]
@@ -32,6 +33,7 @@ def tune(
 ) -> list[Entry]:
     """The best configuration of each kernel and shape: measured on a GPU, by the model on a CPU."""
     measured = device.type == "cuda"
+    choose_backend("auto", device)  # the table that is kept is put to use here, not amid the candidates
     timer, fits = (graph_times, compiles) if measured else (modelled_times, _always)
     found = []
     for shape in shapes:

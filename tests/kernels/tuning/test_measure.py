@@ -9,9 +9,10 @@ from fastget.kernels import configs
 from fastget.kernels.audit.model import CARDS, times
 from fastget.kernels.audit.step import StepInputs, launches_of, step
 from fastget.kernels.audit.work import work_of
-from fastget.kernels.candidates import KERNELS, candidates, from_dict
+from fastget.kernels.configs import from_dict
 from fastget.kernels.launch import Launch, record
-from fastget.studies import tune as study
+from fastget.kernels.tuning import measure as study
+from fastget.kernels.tuning.candidates import KERNELS, candidates
 
 CPU = torch.device("cpu")
 SHAPE = (256, 345, 2048)

@@ -1,10 +1,6 @@
-"""The configurations that `fastget tune` tries, and how a file holds one.
-
-They are of the two kernels with matrix products, which are most of a step."""
+"""The configurations that `fastget tune` tries: of the two kernels with matrix products, which are most of a step."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from fastget.kernels import configs
 from fastget.kernels.configs import Config, Gradient, Tile
@@ -41,17 +37,3 @@ def candidates(kernel: str, B: int, C: int, D: int, precision: str) -> list[Conf
             for b, c, d, k, w, s in BACKWARD
         ]
     return [config for i, config in enumerate(found) if config not in found[:i]]
-
-
-def from_dict(kernel: str, values: dict[str, Any]) -> Config:
-    """A configuration as a file has it; ValueError or TypeError for one that is none."""
-    kinds: dict[str, Config] = {
-        "logits": Tile(BLOCK_B=16, BLOCK_C=16, BLOCK_D=16, PRECISION="tf32", num_warps=4),
-        "backward": Gradient(BLOCK_B=16, BLOCK_C=16, BLOCK_D=16, BLOCK_K=16, PRECISION="tf32", num_warps=4),
-    }
-    if kernel not in kinds:
-        raise ValueError(f"expected one of {', '.join(kinds)}, got {kernel!r}")
-    blank = vars(kinds[kernel])
-    if set(values) != set(blank) or any(type(values[name]) is not type(blank[name]) for name in blank):
-        raise ValueError(f"expected the fields {', '.join(blank)}, got {values}")
-    return type(kinds[kernel])(**values)
