@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import json
 import os
 import secrets
 import shutil
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,3 +104,41 @@ def sizes_and_times(files: Sequence[str], workers: int = 0) -> NDArray[np.int64]
         for _ in pool.map(look, range(0, len(files), CHUNK)):
             continue  # waits, and raises what it raised
     return out
+
+
+# --- tables of files -------------------------------------------------------------------------------
+
+
+class DamagedTable(ValueError):
+    """A table that cannot be read as one."""
+
+
+def write_table(file: Path, records: NDArray[np.void], about: object) -> None:
+    """Records with `key`, `file_size` and `mtime` of a file, sorted by key; and what is to be said of them."""
+    with made_whole(file) as making:
+        np.savez(making, records=records, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8))
+
+
+def read_table(file: Path, dtype: np.dtype[np.void]) -> tuple[dict[str, Any], NDArray[np.void]]:
+    """What a table says of itself, and its records. FileNotFoundError without one; DamagedTable."""
+    try:
+        with np.load(file) as saved:
+            about, records = json.loads(bytes(saved["about"])), saved["records"]
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged file makes numpy and zipfile raise almost anything
+        raise DamagedTable(f"{file} is damaged ({error})") from error
+    if not isinstance(about, dict) or records.dtype != dtype or records.ndim != 1:
+        raise DamagedTable(f"{file} is damaged (it holds something else)")
+    return about, records
+
+
+def rows_of(
+    records: NDArray[np.void], keys: NDArray[np.uint64], stats: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """(N,) where in a table that is not empty each file's record would be, whether it is, and whether it is of the file
+    as it is now."""
+    at = np.minimum(np.searchsorted(records["key"], keys), len(records) - 1)
+    rows = records[at]
+    there = rows["key"] == keys
+    return at, there, there & (rows["file_size"] == stats[:, 0]) & (rows["mtime"] == stats[:, 1])

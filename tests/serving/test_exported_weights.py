@@ -106,6 +106,6 @@ def test_bad_files(exported: Path) -> None:
         (lacking, content, r"2 entries are missing \(classifier"),
         (tensors, content | {"classes": None}, "lacks a run's configuration, class names or weights"),
     ):
-        save_file(some, "bad.safetensors", metadata and {KEY: json.dumps(metadata)})
+        save_file(some, "bad.safetensors", None if metadata is None else {KEY: json.dumps(metadata)})
         with pytest.raises(BadCheckpoint, match=message):
             load_predictor("bad.safetensors")

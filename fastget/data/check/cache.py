@@ -7,7 +7,6 @@ lies in the user's cache directory and may be deleted at any time.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +15,13 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from fastget.common.files import made_whole, path_keys
+from fastget.common.files import DamagedTable, path_keys, read_table, rows_of, write_table
 from fastget.data.decode import MAX_PIXELS, Problem
 
 QUICK, FULL = 1, 2
 PASSING = ("no permission", "unreadable", "directory", "not a file")  # kinds that depend on more than the content
-VERSION = "check-2"  # another file whenever the meaning of a result changes
-RESULT = np.dtype([("path", "u8"), ("size", "i8"), ("mtime", "i8"), ("level", "u1")])
+VERSION = "check-3"  # another file whenever the meaning of a result changes
+RESULT = np.dtype([("key", "u8"), ("file_size", "i8"), ("mtime", "i8"), ("level", "u1")])
 
 
 class Remembered:
@@ -31,21 +30,17 @@ class Remembered:
     def __init__(self, max_pixels: int = MAX_PIXELS) -> None:
         """From the file; nothing if there is none, or it is damaged."""
         self._place = self.file(max_pixels)
-        self._rows = np.empty(0, RESULT)  # sorted by path
-        self._words: dict[str, list[str]] = {}  # hash of the path -> [kind, reason]
+        self._rows = np.empty(0, RESULT)
+        self._words: dict[str, list[str]] = {}  # key -> [kind, reason]
         self.damage = ""  # in words, if what was there could not be used
         with contextlib.suppress(FileNotFoundError):
             try:
-                with np.load(self._place) as saved:
-                    rows, words = saved["rows"], json.loads(bytes(saved["words"]))
-                if rows.dtype != RESULT or rows.ndim != 1 or not _are_words(words):
-                    raise ValueError("it holds something else")
+                words, rows = read_table(self._place, RESULT)
+                if not _are_words(words):
+                    raise DamagedTable(f"{self._place} is damaged (it holds something else)")
                 self._rows, self._words = rows, words
-            except FileNotFoundError:
-                raise
-            except Exception as error:  # noqa: BLE001  # a damaged file makes numpy and zipfile raise almost anything
-                why = f"{self._place} is damaged ({error})"
-                self.damage = f"what earlier checks found is lost, since {why}: all is looked at anew"
+            except DamagedTable as error:
+                self.damage = f"what earlier checks found is lost, since {error}: all is looked at anew"
 
     @staticmethod
     def file(max_pixels: int = MAX_PIXELS) -> Path:
@@ -60,10 +55,8 @@ class Remembered:
         if not len(self._rows):
             return np.zeros(len(files), dtype=bool)
         keys = _keys(files)
-        at = np.minimum(np.searchsorted(self._rows["path"], keys), len(self._rows) - 1)
-        rows = self._rows[at]
-        same = (rows["path"] == keys) & (rows["size"] == stats[:, 0]) & (rows["mtime"] == stats[:, 1])
-        known = same & (rows["level"] >= level)
+        at, _, same = rows_of(self._rows, keys, stats)
+        known = same & (self._rows["level"][at] >= level)
         # A problem that a quick look found is one for a full check too.
         words = np.fromiter(map(int, self._words), dtype=np.uint64, count=len(self._words))
         for i in np.flatnonzero(same & np.isin(keys, words)).tolist():
@@ -88,9 +81,9 @@ class Remembered:
             return
         keys = _keys([files[i] for i in index])
         new = np.empty(len(index), RESULT)
-        new["path"], new["size"], new["mtime"], new["level"] = keys, stats[index, 0], stats[index, 1], level
-        old = self._rows[~np.isin(self._rows["path"], keys)]
-        self._rows = np.sort(np.concatenate([old, new]), order="path")
+        new["key"], new["file_size"], new["mtime"], new["level"] = keys, stats[index, 0], stats[index, 1], level
+        old = self._rows[~np.isin(self._rows["key"], keys)]
+        self._rows = np.sort(np.concatenate([old, new]), order="key")
         self._words = {key: words for key, words in self._words.items() if np.uint64(key) not in keys}
         for i, key in zip(index.tolist(), keys.tolist(), strict=True):
             if i in found:
@@ -98,11 +91,9 @@ class Remembered:
 
     def save(self) -> None:
         """Whole or not at all; a cache directory that cannot be written costs time only, so that is no error."""
-        words = np.frombuffer(json.dumps(self._words).encode(), dtype=np.uint8)
         with contextlib.suppress(OSError):
             self._place.parent.mkdir(parents=True, exist_ok=True)
-            with made_whole(self._place) as making:
-                np.savez(making, rows=self._rows, words=words)
+            write_table(self._place, self._rows, self._words)
 
 
 def _are_words(words: object) -> bool:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import json
 import os
 import threading
 import warnings
@@ -31,7 +30,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastget.common.choices import Interpolation
-from fastget.common.files import path_keys, sizes_and_times
+from fastget.common.files import path_keys, read_table, rows_of, sizes_and_times
 from fastget.common.text import and_more
 from fastget.data.decode import decode_jpeg
 from fastget.data.lists import ImageList
@@ -111,42 +110,20 @@ class Cache:
     def open(cls, folder: Path) -> Cache | None:
         """The cache, or none if there is no complete one. What a damaged index says is not believed."""
         try:
-            about, records = read_index(folder / "index.npz")
+            about, records = read_table(folder / "index.npz", RECORD)
             sizes, encoding = about["shards"], Encoding(**about["recipe"])
             if about["version"] != VERSION or any(not _has_size(folder / name, size) for name, size in sizes.items()):
                 return None
             _refuse_impossible(records, encoding, len(sizes))
-        except (DamagedIndex, FileNotFoundError, KeyError, TypeError, ValueError, AttributeError):
+        except (FileNotFoundError, KeyError, TypeError, ValueError, AttributeError):
             return None
         return cls(folder, encoding, tuple(sizes), records)
 
     def find(self, images: ImageList) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """(N,) each image's record, -1 if it has none; (N,) whether its file is as it was when it was packed."""
-        at = np.searchsorted(self.records["key"], keys := path_keys(images.paths))
-        at = np.minimum(at, len(self.records) - 1)
-        rows = self.records[at]
         stats = sizes_and_times(images.files())
-        there = rows["key"] == keys
-        fresh = there & (rows["file_size"] == stats[:, 0]) & (rows["mtime"] == stats[:, 1])
-        return np.where(there & (rows["size"] > 0), at, -1), fresh
-
-
-class DamagedIndex(ValueError):
-    """An index that cannot be read as one."""
-
-
-def read_index(file: Path) -> tuple[dict[str, Any], NDArray[np.void]]:
-    """What an index tells of itself, and its records. FileNotFoundError without one; DamagedIndex."""
-    try:
-        with np.load(file) as saved:
-            about, records = json.loads(bytes(saved["about"])), saved["records"]
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # a damaged file makes numpy and zipfile raise almost anything
-        raise DamagedIndex(f"{file} is damaged ({error})") from error
-    if not isinstance(about, dict) or records.dtype != RECORD or records.ndim != 1:
-        raise DamagedIndex(f"{file} is no index of a packed cache")
-    return about, records
+        at, there, fresh = rows_of(self.records, path_keys(images.paths), stats)
+        return np.where(there & (self.records["size"][at] > 0), at, -1), fresh
 
 
 def _refuse_impossible(records: NDArray[np.void], encoding: Encoding, shards: int) -> None:

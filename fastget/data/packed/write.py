@@ -9,7 +9,6 @@ since is found by its checksums and written again.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import tarfile
@@ -24,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastget.common.errors import RunFailed
-from fastget.common.files import made_whole, path_keys, sizes_and_times
+from fastget.common.files import DamagedTable, made_whole, path_keys, read_table, sizes_and_times, write_table
 from fastget.common.lock import Busy, held
 from fastget.common.progress import Advance
 from fastget.data.decode import MAX_PIXELS, BadImage, Problem, read_image
 from fastget.data.lists import ImageList
-from fastget.data.packed.read import RECORD, VERSION, Cache, DamagedIndex, Encoding, read_index
+from fastget.data.packed.read import RECORD, VERSION, Cache, Encoding
 
 BLOCK = 512  # tar's
 SHARD_BYTES = 256 << 20
@@ -132,8 +131,8 @@ class _Packer:
     def _finished(self, number: int, images: ImageList) -> NDArray[np.void] | None:
         """The records of a shard that is done, and made of the same files by the same encoding."""
         try:
-            about, records = read_index(self._shard(number).with_suffix(".npz"))
-        except (DamagedIndex, FileNotFoundError):
+            about, records = read_table(self._shard(number).with_suffix(".npz"), RECORD)
+        except (DamagedTable, FileNotFoundError):
             return None
         if about != self._about() or len(records) != len(images):
             return None
@@ -155,7 +154,7 @@ class _Packer:
                 raise ValueError(f"{making} does not read back as it was written: is the disk failing?")
             for stale in (self.folder / "index.npz", target.with_suffix(".npz")):
                 stale.unlink(missing_ok=True)  # they tell of the shard that is replaced
-        _save(target.with_suffix(".npz"), records, self._about())
+        write_table(target.with_suffix(".npz"), records, self._about())
         return records
 
     def _write_records(self, file: BinaryIO, number: int, images: ImageList, records: NDArray[np.void]) -> None:
@@ -198,7 +197,7 @@ class _Packer:
         files = [self._shard(number) for number in range(len(shards))]
         sizes = {file.name: file.stat().st_size for file in files}
         records = np.sort(np.concatenate(shards), order="key")
-        _save(self.folder / "index.npz", records, self._about() | {"shards": sizes})
+        write_table(self.folder / "index.npz", records, self._about() | {"shards": sizes})
         for old in self.folder.glob("shard-*"):
             if old.with_suffix(".tar") not in files:
                 old.unlink()  # of a longer list
@@ -233,11 +232,6 @@ def _bad_before(images: ImageList, i: int, max_pixels: int) -> Problem:
     except BadImage as error:
         return error.problem
     return Problem(images.file(i), "undecodable", "could not be decoded when it was packed; touch it to try again")
-
-
-def _save(file: Path, records: NDArray[np.void], about: dict[str, Any]) -> None:
-    with made_whole(file) as making:
-        np.savez(making, records=records, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8))
 
 
 @contextlib.contextmanager
