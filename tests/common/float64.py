@@ -36,19 +36,10 @@ def widen(module: nn.Module, images: tuple[Any, ...]) -> Any:
     return tuple(image.double() for image in images) if isinstance(module, Network) else None
 
 
-def in_float64(folder: Path, names: list[str]) -> None:
-    """In one group of ranks: to start one takes longer than to train. A run that is there goes on."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)  # of the network and of GeT's memory
-    handle = register_module_forward_pre_hook(widen)
-    try:
-        with joined(torch.device("cpu")):
-            for name in names:
-                train(tiny(folder / name, train__resume="auto", **RUNS[name]))
-    finally:
-        handle.remove()
-        torch.set_default_dtype(before)
-
-
 if __name__ == "__main__":
-    in_float64(Path(sys.argv[1]), sys.argv[2:])
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    torch.set_default_dtype(torch.float64)  # of the network and of GeT's memory
+    register_module_forward_pre_hook(widen)
+    with joined(torch.device("cpu")):  # one group for all: to start one takes longer than to train
+        for name in names:  # a run that is there goes on
+            train(tiny(folder / name, train__resume="auto", **RUNS[name]))

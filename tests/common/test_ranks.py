@@ -19,14 +19,13 @@ from fastget.selftest.engine import steps
 from fastget.training.build import Loaders
 from fastget.training.engine import Engine
 from tests.commandline import Said
-from tests.common.float64 import RUNS, SOME, STEPS, in_float64
+from tests.common.float64 import RUNS, SOME, STEPS
 from tests.forks import as_ranks
 from tests.pictures import this_fastget
 from tests.support import TINY, metrics, tiny
 
 # Sums in another order. Where ranks agree, 24 steps differ by some 1e-15; without one all-reduce by 2e-5 at once.
 WITHIN = 1e-9
-FLOAT64 = "tests.common.float64"
 
 
 def settings_of(given: dict[str, Any]) -> list[str]:
@@ -50,6 +49,13 @@ def same(one: Path, other: Path) -> None:
         )
 
 
+def in_float64(count: int, folder: Path, *names: str) -> Said:
+    """Runs of so many ranks; one has a process of its own too, in which nothing has made a tensor of another type."""
+    codes, said = as_ranks(count, folder, *names, module="tests.common.float64")
+    assert codes == [0] * count, said.words
+    return said
+
+
 def cut_at(step: int, run: Path, folder: Path) -> None:
     """A copy that goes on from a step's checkpoint."""
     shutil.copytree(run, folder)
@@ -70,11 +76,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         if count not in folders:
             folders[count] = folder = tmp_path_factory.mktemp(f"{count}-ranks")
             names = ["get", "memory", *SOME]
-            if count == 1:
-                in_float64(folder, names)
-            else:
-                codes, said = as_ranks(count, folder, *names, module=FLOAT64)
-                assert codes == [0] * count, said.words
+            in_float64(count, folder, *names)
         return folders[count]
 
     return of_ranks
@@ -93,9 +95,8 @@ def test_two_ranks_follow_one(name: str, runs: Runs) -> None:
 @pytest.mark.slow
 def test_two_ranks_follow_one_by_every_method_on_every_base(tmp_path: Path) -> None:
     names = [name for name in RUNS if name not in ("get", "memory", *SOME)]
-    codes, said = as_ranks(2, tmp_path / "2", *names, module=FLOAT64)
-    assert codes == [0, 0], said.words
-    in_float64(tmp_path / "1", names)
+    for count in (1, 2):
+        in_float64(count, tmp_path / f"{count}", *names)
     for name in names:
         same(tmp_path / "2" / name, tmp_path / "1" / name)
 
@@ -120,23 +121,17 @@ def test_two_ranks_as_a_user_starts_them(tmp_path: Path) -> None:
 
 def test_a_run_of_two_ranks_goes_on_with_one(runs: Runs, tmp_path: Path) -> None:
     cut_at(12, runs(2) / "get", tmp_path / "get")
-    in_float64(tmp_path, ["get"])
+    in_float64(1, tmp_path, "get")
     same(tmp_path / "get", runs(2) / "get")
 
 
 @pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
 def test_a_memory_that_ranks_share_goes_on_with_more_or_fewer(
-    first: int, second: int, runs: Runs, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    first: int, second: int, runs: Runs, tmp_path: Path
 ) -> None:
     """A checkpoint holds all of it, whoever kept which part."""
     cut_at(6, runs(first) / "memory", tmp_path / "memory")
-    if second == 1:
-        in_float64(tmp_path, ["memory"])
-        shown = " ".join(capfd.readouterr().out.split())
-    else:
-        codes, said = as_ranks(2, tmp_path, "memory", module=FLOAT64)
-        assert codes == [0, 0], said.words
-        shown = said.words
+    shown = in_float64(second, tmp_path, "memory").words
     assert "going on from step 6" in shown
     assert shown.count("ATDOC-NA keeps 1,797 x (256 + 10) numbers in float32: ") == 1  # rank 0 alone says it
     assert ("on each of 2 ranks" in shown) == (second == 2)
