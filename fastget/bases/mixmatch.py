@@ -25,7 +25,16 @@ from fastget.bases.base import SECOND_LOOK, Base, Call, Losses, Need, Step, wide
 from fastget.bases.settings import MixMatch as Settings
 from fastget.common.ranks import global_rows, this_rank
 from fastget.methods.base import Seen, Term
-from fastget.methods.mixmatch import mixmatch_guess
+
+
+def mixmatch_guess(
+    z1: Tensor,  # (B, C) logits of one view
+    z2: Tensor,  # (B, C) of another view of the same images
+    temperature: float = 0.5,
+) -> Tensor:
+    """(B, C) p^(1 / temperature) / its row sum, p the mean of the two views' softmaxes. A constant."""
+    log_p = torch.logaddexp(torch.log_softmax(z1.detach(), 1), torch.log_softmax(z2.detach(), 1))
+    return torch.softmax(log_p / temperature, 1)
 
 
 class MixMatch(Base):

@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from fastget.common.agreement import Agreement
+
 COVERED = 0.5  # of all classes, or of those at the end of the warm-up: fewer in effect are a collapse
 NEAR = 0.02  # of chance
 KNOWN = 0.5  # the trust from which on the target's classes are told
@@ -19,19 +21,6 @@ LOOK = (
     "check a sample by eye (contact sheet: fastget data show; with predictions: fastget report) before you use the "
     "predictions"
 )
-
-
-class Agreement(NamedTuple):
-    """How far two labellers of the target agree, of a method that has two. No label of the target is in it."""
-
-    share: float  # of the images on which both say the same class
-    kappa: float  # the same beyond chance
-    trust: float  # 0 to 1: how far this makes the method believe what it counts
-    effect: str  # what the method does about it, in words
-
-    def numbers(self) -> dict[str, float]:
-        """As summary.json and TensorBoard have them."""
-        return {"agreement": self.share, "kappa": self.kappa, "trust": self.trust}
 
 
 class Finding(NamedTuple):

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from fastget.common.agreement import Agreement
 from fastget.common.fields import opt
-from fastget.evaluation.verdict import Agreement
 from fastget.methods.settings import Settings
 
 # all that a method's file needs

@@ -9,6 +9,7 @@ from fastget.bases.fixbi import (
     fixbi_self_penalty,
     fixbi_threshold,
 )
+from fastget.bases.cdan import cdan_entropy
 from fastget.bases.s3d import s3d_kd, s3d_labels, s3d_self, s3d_statistics, s3d_style, s3d_weight
 from fastget.methods.aad import aad
 from fastget.methods.alpha_power import alpha_power
@@ -16,12 +17,10 @@ from fastget.methods.arpm import arpm_weights
 from fastget.methods.atdoc_na import neighbour_labels
 from fastget.methods.atdoc_nc import nearest_centroid_labels, update_centroids
 from fastget.methods.bnm import bnm
-from fastget.methods.cdan import cdan_entropy
 from fastget.methods.daln import daln, warm_reversal
 from fastget.methods.dann import dann
 from fastget.methods.mcc import mcc
 from fastget.methods.minent import minent
-from fastget.methods.mixmatch import mixmatch_guess
 from fastget.methods.mme import mme
 from fastget.methods.pl import pl, sharpen_by_column, weighted_cross_entropy
 from fastget.methods.rtnet import rtnet_actor, rtnet_errors, rtnet_rewards

@@ -13,10 +13,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from fastget.common.ranks import global_mean
+from fastget.common.reversal import reversed_gradient
 from fastget.methods import settings
 from fastget.methods.base import Method, Need, Seen, Term
 from fastget.methods.minent import entropies
-from fastget.methods.reversal import reversed_gradient
 
 
 def mme(

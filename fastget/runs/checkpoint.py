@@ -15,7 +15,7 @@ import torch
 from fastget.common.archive import START, damage_in, other_content
 from fastget.common.files import write_atomically
 from fastget.common.text import first_line
-from fastget.runs.old import FORMAT, upgrade
+from fastget.runs.upgrade import FORMAT, upgrade
 
 FINAL = "final.pt"
 DAMAGED = ".damaged"  # what a checkpoint's name ends with that was set aside

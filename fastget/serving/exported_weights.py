@@ -16,7 +16,7 @@ from safetensors.torch import save
 
 from fastget.evaluation.infer import ClassMeans
 from fastget.runs.checkpoint import BadCheckpoint
-from fastget.runs.old import FORMAT
+from fastget.runs.upgrade import FORMAT
 
 if TYPE_CHECKING:
     from fastget.serving.predictor import Predictor

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
+from fastget.common.agreement import Agreement
 from fastget.evaluation.verdict import (
     CHANCE,
     COLLAPSE,
     FAIR,
     FELL,
     LOW,
-    Agreement,
     Finding,
     collapsed,
     in_effect,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fastget.runs.checkpoint import MARK, BadCheckpoint, load_checkpoint, save_checkpoint
-from fastget.runs.old import FORMAT
+from fastget.runs.upgrade import FORMAT
 from tests.fuzz.mutations import flips, mutations
 
 

@@ -11,8 +11,8 @@ from fastget.commands.main import main
 from fastget.config import make_config
 from fastget.data.digits import digits_root
 from fastget.runs.checkpoint import BadCheckpoint, load_checkpoint, save_checkpoint
-from fastget.runs.old import FORMAT, upgrade
 from fastget.runs.summary import SeedSummary, read_summary
+from fastget.runs.upgrade import FORMAT, upgrade
 from fastget.serving.predictor import load_predictor
 from fastget.training.train import train
 from tests.support import metrics

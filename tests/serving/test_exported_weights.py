@@ -17,7 +17,7 @@ from fastget.data.digits import digits_root
 from fastget.data.domains import load_domains
 from fastget.loading.pixels import normalise
 from fastget.runs.checkpoint import BadCheckpoint
-from fastget.runs.old import FORMAT
+from fastget.runs.upgrade import FORMAT
 from fastget.serving.exported_weights import KEY
 from fastget.serving.predictor import load_predictor
 
