@@ -90,7 +90,7 @@ def _rank(rank: int, world: int, port: int, steps: int, out: str) -> None:
             if world > 1:
                 hook = lambda state, bucket: collectives.average(bucket)  # noqa: E731  # torch reads its annotations
                 cast(DistributedDataParallel, engine.step_model).register_comm_hook(None, hook)
-            batches = engine.batches()
+            batches = engine.steps()
             engine.train_step(next(batches))
             collectives.seconds, collectives.bytes, collectives.calls = 0.0, 0, 0
             cpu, start = time.process_time(), time.perf_counter()

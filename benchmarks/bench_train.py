@@ -172,7 +172,7 @@ def ours(root: Path, network: str, batch: int, steps: int, **given: str) -> Bloc
 
     def run() -> Counts:
         engine.meter.read()
-        stream, reads = engine.batches(), CountReads()
+        stream, reads = engine.steps(), CountReads()
         for _ in range(steps):
             given = next(stream)
             with reads:

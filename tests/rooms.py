@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "audit": {"reference", "kernels", "methods"},  # kernels/audit, which runs steps of GeT
     "tuning": {"kernels", "methods", "audit"},  # kernels/tuning
     "networks": {"common", "config"},
-    "bases": {"common", "methods", "networks"},
+    "bases": {"common", "methods", "networks", "loading"},
     "config": {"common", "methods", "bases"},  # of these two the registries alone: see LIGHT
     "data": {"common", "config"},
     "loading": {"common", "data"},

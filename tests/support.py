@@ -6,9 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 import fastget
 from fastget import bases, methods
 from fastget.config.combinations import why_not
+from fastget.data.lists import UNLABELLED
+from fastget.loading.stream import Batch
 
 TIMES = ("images_per_second",)  # the only figure that two equal runs differ in
 TINY = {
@@ -46,6 +52,18 @@ PAIRS = [
     for method in methods.names()
     if not all(reason_against(method, base, setting) for setting in ("uda", "pda", "ssda"))
 ]
+
+
+def images(rows: int, seed: int) -> Tensor:
+    """(rows, 3, 2, 2), float64."""
+    return torch.randn(rows, 3, 2, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def batch(images: Tensor, labels: Tensor | None = None, second: Tensor | None = None, first: int = 0) -> Batch:
+    """Images as the loader gives them, the rows of their list from `first` on; without labels as the target's are."""
+    place = torch.arange(len(images), device=images.device) + first
+    labels = torch.full_like(place, UNLABELLED) if labels is None else labels
+    return Batch(images, labels, np.arange(len(images)) + first, place, second)
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -29,9 +29,10 @@ def test_a_step_of_each(root: Path) -> None:
 
 def test_the_peer_s_images_are_fastget_s_own(root: Path) -> None:
     engine = bench_train.engine_of(root, "resnet18", 2)
-    batches = engine.batches()
+    batches = engine.steps()
     given = next(batches)
     batches.close()
+    assert given.source is not None
     images, labels = bench_train.by_pil(engine.loaders.source.stream, 0)
     assert torch.allclose(images, given.source.images, atol=1e-5)
     assert torch.equal(labels, given.source.labels)

@@ -19,9 +19,9 @@ class RegisteredBase(NamedTuple):
 
 
 _ENTRIES = {
-    "plain": RegisteredBase(settings.Plain, "fastget.bases.plain:Plain"),
-    "cdan": RegisteredBase(settings.CDAN, "fastget.bases.cdan:CDAN"),
-    "mixmatch": RegisteredBase(settings.MixMatch, "fastget.bases.mixmatch:MixMatch"),
+    "plain": RegisteredBase(settings.PlainSettings, "fastget.bases.plain:Plain"),
+    "cdan": RegisteredBase(settings.CDANSettings, "fastget.bases.cdan:CDAN"),
+    "mixmatch": RegisteredBase(settings.MixMatchSettings, "fastget.bases.mixmatch:MixMatch"),
 }
 DEFAULT = "plain"
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastget.common.timing import UNTIMED, Timer
+from fastget.loading.stream import Batch
 from fastget.methods.base import Method, Seen, Term
 from fastget.networks.network import Network
 
@@ -35,18 +36,19 @@ class Call(NamedTuple):
 class Step(NamedTuple):
     """What a step trains on, and where in the run it stands."""
 
-    source: Tensor | None  # (B, 3, H, W); None: the step of the method's term alone
-    labels: Tensor | None  # (B,) int64
-    target: Tensor | None = None  # (B, 3, H, W) without labels; None: none, as in the warm-up
-    place: Tensor | None = None  # (B,) int64, the target images' places in their list
-    shots: Tensor | None = None  # (K, 3, H, W) target images with labels, for SSDA
-    shot_labels: Tensor | None = None  # (K,) int64
+    source: Batch | None  # B images; None: the step of the method's term alone
+    target: Batch | None = None  # B images without their labels; None: none, as in the warm-up
+    shots: Batch | None = None  # K target images with labels, for SSDA
     weight: float | Tensor = 1.0  # w(t); a scalar on the device where the step is captured, and so is
     progress: float | Tensor = 0.0  # steps done / all steps
-    second: Tensor | None = None  # (B, 3, H, W) the target images in another view, where the base model needs it
     adapting: bool = True  # whether the method has started; what the base model does on its own goes on without it
     seed: int = 0  # of the run, and
     number: int = 0  # the step's: what is drawn in a step is drawn from these two
+
+    @property
+    def batches(self) -> list[Batch]:
+        """Those that there are."""
+        return [batch for batch in (self.source, self.target, self.shots) if batch is not None]
 
 
 class Losses(NamedTuple):
@@ -108,8 +110,7 @@ class Base(nn.Module):
         """What the optimizer takes a step each for: all at once, or, for a method that asks for it, its term alone."""
         if step.target is None or "own step" not in self.method.needs:
             return (step,)
-        alone = step._replace(source=None, labels=None, shots=None, shot_labels=None)
-        return step._replace(target=None, place=None), alone
+        return step._replace(target=None), step._replace(source=None, shots=None)
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(widened(logits), labels, label_smoothing=self.label_smoothing)
@@ -123,8 +124,8 @@ class Base(nn.Module):
 
     def seen(self, features: Tensor, logits: Tensor, step: Step) -> Seen:
         """A batch of the target as a method sees it."""
-        assert step.place is not None
-        return Seen(features, widened(logits), step.place, self.network.classifier, step.progress)
+        assert step.target is not None
+        return Seen(features, widened(logits), step.target.place, self.network.classifier, step.progress)
 
     def term(self, seen: Seen) -> Term:
         """The method's term of a batch of the target. Its maths is never half-precision."""
@@ -155,4 +156,4 @@ class Base(nn.Module):
 
     def look_again(self, step: Step) -> Seen:
         assert step.target is not None
-        return self.seen(*self.see(step.target, SECOND_LOOK), step)
+        return self.seen(*self.see(step.target.images, SECOND_LOOK), step)

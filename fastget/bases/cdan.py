@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fastget.bases.base import Losses, Need, Step, widened
 from fastget.bases.plain import Plain
-from fastget.bases.settings import CDAN as Settings
+from fastget.bases.settings import CDANSettings
 from fastget.common.ranks import global_sum
 from fastget.common.reversal import reversed_gradient
 from fastget.methods.minent import entropies
@@ -52,7 +52,7 @@ class CDAN(Plain):
 
     capturable = False  # the reversal's factor is a number of Python's that grows
     needs: ClassVar[frozenset[Need]] = frozenset({"target"})
-    config: Settings
+    config: CDANSettings
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fastget.bases.base import SECOND_LOOK, Base, Call, Losses, Need, Step, widened
-from fastget.bases.settings import MixMatch as Settings
+from fastget.bases.settings import MixMatchSettings
 from fastget.common.ranks import global_rows, this_rank
 from fastget.methods.base import Seen, Term
 
@@ -33,28 +33,27 @@ def mixmatch_guess(
     temperature: float = 0.5,
 ) -> Tensor:
     """(B, C) p^(1 / temperature) / its row sum, p the mean of the two views' softmaxes. A constant."""
-    log_p = torch.logaddexp(torch.log_softmax(z1.detach(), 1), torch.log_softmax(z2.detach(), 1))
-    return torch.softmax(log_p / temperature, 1)
+    return torch.softmax(log_mean(z1.detach(), z2.detach()) / temperature, 1)
+
+
+def log_mean(z1: Tensor, z2: Tensor) -> Tensor:
+    """(B, C) the logarithm of p1 + p2, twice the mean probabilities of two views."""
+    return torch.logaddexp(torch.log_softmax(z1, 1), torch.log_softmax(z2, 1))
 
 
 class MixMatch(Base):
     """Cross-entropy of the labelled part + mixmatch.weight * t / T * squared error of the guessed part."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "second view"})
-    config: Settings
+    config: MixMatchSettings
 
     def forward(self, step: Step) -> Losses:
-        assert step.source is not None
-        assert step.labels is not None
-        assert step.target is not None
-        assert step.second is not None
-        views = self.views(step, "guess")
-        guess, seen, kept = self.guess(step, *views)
-        images, labels = [step.source], [self.one_hot(step.labels)]
-        if step.shots is not None and step.shot_labels is not None:
-            images, labels = [*images, step.shots], [*labels, self.one_hot(step.shot_labels)]
-        labelled = sum(map(len, images))
-        x, y = self.mix(step, [*images, step.target, step.second], [*labels, guess, guess])
+        views = two_views(step)
+        guess, seen, kept = self.guess(step, *self.look(step, "guess"))
+        known = [batch for batch in (step.source, step.shots) if batch is not None]
+        labels = [self.one_hot(batch.labels) for batch in known]
+        labelled = sum(map(len, labels))
+        x, y = self.mix(step, [*(batch.images for batch in known), *views], [*labels, guess, guess])
         _, logits = self.see(x, "mixed")
         log_p = torch.log_softmax(widened(logits), 1)
         source = -(y[:labelled] * log_p[:labelled]).sum(1).mean()
@@ -74,11 +73,9 @@ class MixMatch(Base):
         return (Call(target, False),) * 2
 
     @torch.no_grad()
-    def views(self, step: Step, what: str) -> tuple[Seen, Seen]:
-        """The two views, in the network's own mode: in training batch statistics count, and are counted."""
-        assert step.target is not None
-        assert step.second is not None
-        first, second = (self.seen(*self.see(view, what), step) for view in (step.target, step.second))
+    def look(self, step: Step, what: str) -> tuple[Seen, Seen]:
+        """At the two views, in the network's own mode: in training batch statistics count, and are counted."""
+        first, second = (self.seen(*self.see(view, what), step) for view in two_views(step))
         return first, second
 
     @torch.no_grad()
@@ -114,12 +111,19 @@ class MixMatch(Base):
         return (labels[:, None] == classes).to(self.network.classifier.weight.dtype)
 
     def look_again(self, step: Step) -> Seen:
-        return mean_of(*self.views(step, SECOND_LOOK))
+        return mean_of(*self.look(step, SECOND_LOOK))
+
+
+def two_views(step: Step) -> tuple[Tensor, Tensor]:
+    """(B, 3, H, W) each, of the target's images."""
+    assert step.target is not None
+    assert step.target.second is not None
+    return step.target.images, step.target.second
 
 
 def mean_of(first: Seen, second: Seen) -> Seen:
-    """Two views as one: mean features, and the logarithm of the mean probabilities as logits."""
-    log_p = torch.logaddexp(torch.log_softmax(first.logits, 1), torch.log_softmax(second.logits, 1))
+    """Two views as one: mean features, and the logarithm of the mean probabilities, but for a constant, as logits."""
+    log_p = log_mean(first.logits, second.logits)
     return Seen((first.features + second.features) / 2, log_p, first.index, first.classifier, first.progress)
 
 

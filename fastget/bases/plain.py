@@ -32,29 +32,29 @@ class Plain(Base):
 
     def domains(self, step: Step) -> tuple[Domain | None, Domain | None]:
         """The source, and the target with its labelled images last: they are one domain, in one call."""
-        source = None if step.source is None else Domain(*self.see(step.source, "source"))
-        images = [part for part in (step.target, step.shots) if part is not None]
+        source = None if step.source is None else Domain(*self.see(step.source.images, "source"))
+        images = [part.images for part in (step.target, step.shots) if part is not None]
         target = Domain(*self.see(torch.cat(images) if len(images) > 1 else images[0], "target")) if images else None
         return source, target
 
     def supervised(self, step: Step, source: Domain | None, target: Domain | None) -> tuple[Tensor, Tensor | None]:
         """The cross-entropy of all labelled images, and the source's alone."""
-        if source is None or step.labels is None:
+        if source is None or step.source is None:
             return self.zero(), None
-        on_source = self.cross_entropy(source.logits, step.labels)
-        if target is None or step.shots is None or step.shot_labels is None:
+        on_source = self.cross_entropy(source.logits, step.source.labels)
+        if target is None or step.shots is None:
             return on_source, on_source
-        on_target = self.cross_entropy(target.logits[-len(step.shots) :], step.shot_labels)
+        rows, shots = len(step.source.labels), len(step.shots.labels)
+        on_target = self.cross_entropy(target.logits[-shots:], step.shots.labels)
         if not self.pooled:
             return on_source + on_target, on_source
-        rows, shots = len(step.labels), len(step.shots)
         return (rows * on_source + shots * on_target) / (rows + shots), on_source
 
     def with_term(self, step: Step, target: Domain | None, losses: Losses) -> Losses:
         """The losses and the method's term, if it has started."""
         if step.target is None or target is None or not step.adapting:
             return losses._replace(loss=losses.loss + self.idle())
-        rows = len(step.target)
+        rows = len(step.target.labels)
         seen = self.seen(target.features[:rows], target.logits[:rows], step)
         term = self.term(seen)
         return losses._replace(loss=losses.loss + step.weight * term.loss, seen=seen.detached(), term=term)

@@ -20,14 +20,14 @@ class BaseSettings(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plain(BaseSettings):
+class PlainSettings(BaseSettings):
     """Cross-entropy of the source, and the method's term."""
 
     uses: ClassVar[frozenset[Part]] = frozenset({"term", "own step"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class CDAN(BaseSettings):
+class CDANSettings(BaseSettings):
     """CDAN+E (Long et al., 2018), as ATDOC runs it: a discriminator of the domains, with entropy weights."""
 
     title: ClassVar[str] = "CDAN+E"
@@ -40,7 +40,7 @@ class CDAN(BaseSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixMatch(BaseSettings):
+class MixMatchSettings(BaseSettings):
     """MixMatch (Berthelot et al., 2019), as ATDOC runs it; a method with labels replaces its guess."""
 
     title: ClassVar[str] = "MixMatch"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fastget import methods
 from fastget.methods.gone import RULE, why_gone
 
 CHANGED_THE_PRIOR = ("get.prior_cap", "get.rebalance_gate", "get.prior_shrinkage")
@@ -31,7 +32,7 @@ def as_now(
     if stored.get("get.prior_estimate") == "posterior":
         values["get.prior_estimate"] = "likelihood"
         used.append("get.prior_estimate=posterior")
-    if used and (method or stored.get("method.name", "get")) == "get":
+    if used and (method or stored.get("method.name", methods.DEFAULT)) == methods.DEFAULT:
         raise ValueError(
             f"this run of an earlier fastget used {', '.join(used)}. That is gone: {RULE}. It cannot be resumed or "
             "repeated: start anew without the `get` section of its config.yaml. Its checkpoints stay of use: "

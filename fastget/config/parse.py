@@ -95,8 +95,6 @@ def _layered(stored: dict[str, Any], settings: dict[str, Any], where: str, recip
 
 def _preset(method: str, recipe: str) -> dict[str, Any]:
     """A recipe's values by section.field: the method's default ones, and those of the name on top."""
-    if method == "get" and (gone := why_gone("method.recipe", recipe)):
-        raise ValueError(gone)
     methods.check_recipe(method, recipe)
     values: dict[str, Any] = methods.settings_of(method).set_by(method, "default", recipe)
     return values

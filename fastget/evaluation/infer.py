@@ -9,6 +9,7 @@ Shapes: N images, n of them on this rank, D feature width, C classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import NamedTuple
 
@@ -44,8 +45,16 @@ Look = Callable[[Tensor, Tensor, Tensor, NDArray[np.int64]], None]  # features, 
 Between = Callable[[int], object]  # told how many more images are done; what it raises ends the pass
 
 
+Watch = Callable[[], AbstractContextManager[Between]]  # around passes over images; gives what is called in them
+
+
 def nothing(count: int) -> None:
     """Between batches."""
+
+
+def unwatched() -> AbstractContextManager[Between]:
+    """Around passes that nobody times, shows or stops."""
+    return nullcontext(nothing)
 
 
 class Said(NamedTuple):

@@ -47,8 +47,8 @@ class Evaluation:
 
     def logged(self) -> dict[str, Any]:
         """All figures, as a line of metrics.jsonl has them."""
-        held_out = self.validation.metrics() if self.validation is not None else {}
-        named = {f"validation_{name}": value for name, value in held_out.items()}
+        validation = self.validation.metrics() if self.validation is not None else {}
+        named = {f"validation_{name}": value for name, value in validation.items()}
         return {**self.metrics(), **self.label_free, **named, **self._looked_at()}
 
     def _looked_at(self) -> dict[str, Any]:
@@ -110,15 +110,15 @@ def score(
         return Evaluation(i, p, c, None, None, [None] * num_classes, m, free)
     right = torch.bincount(labels[predictions == labels], minlength=num_classes).double()
     total = torch.bincount(labels, minlength=num_classes).double()
-    held = total > 0
+    present = total > 0
     per_class = (right / total.clamp_min(1)).tolist()
     return Evaluation(
         index=i,
         predictions=p,
         confidence=c,
         accuracy=float(right.sum() / total.sum()),
-        mean_class_accuracy=float((right[held] / total[held]).mean()),
-        per_class=[value if there else None for value, there in zip(per_class, held.tolist(), strict=True)],
+        mean_class_accuracy=float((right[present] / total[present]).mean()),
+        per_class=[value if there else None for value, there in zip(per_class, present.tolist(), strict=True)],
         mass=m,
         label_free=free,
     )

@@ -15,6 +15,7 @@ from fastget.common.agreement import Agreement
 
 COVERED = 0.5  # of all classes, or of those at the end of the warm-up: fewer in effect are a collapse
 NEAR = 0.02  # of chance
+FALL = 0.01  # of the accuracy, that is not worth a word
 KNOWN = 0.5  # the trust from which on the target's classes are told
 LOW, FAIR, COLLAPSE, FELL, CHANCE = "low_agreement", "fair_agreement", "collapse", "below_warm_up", "at_chance"
 LOOK = (
@@ -83,24 +84,31 @@ def of_accuracy(
     accuracy: float | None,  # None: no labels
     mean_class_accuracy: float | None,
     before: float | None,  # the accuracy at the end of the warm-up
-    held: int,  # classes that the target has images of
+    present: int,  # classes that the target has images of
+    images: int,  # that were scored
 ) -> list[Finding]:
-    """With labels: less accurate than before adaptation, or no better than one answer for every image, whose mean
-    class accuracy is 1 / held whichever class it is. (Its accuracy is that class's share, which says less.)"""
+    """With labels: less accurate than before adaptation, by more than a point and than chance may make of so many
+    images; or no better than one answer for every image, whose mean class accuracy is 1 / present whichever class it
+    is. (Its accuracy is that class's share, which says less.)"""
     found = []
-    if accuracy is not None and before is not None and accuracy < before:
+    if accuracy is not None and before is not None and before - accuracy > max(FALL, _error(accuracy, before, images)):
         text = (
             f"By the labels adaptation did harm: accuracy {100 * accuracy:.1f} %, and {100 * before:.1f} % at the end "
             "of the warm-up."
         )
         found.append(Finding(FELL, text, {"accuracy": accuracy, "at_end_of_warm_up": before}))
-    if mean_class_accuracy is not None and held > 1 and mean_class_accuracy <= 1 / held + NEAR:
+    if mean_class_accuracy is not None and present > 1 and mean_class_accuracy <= 1 / present + NEAR:
         text = (
             f"By the labels the result is at chance: mean class accuracy {100 * mean_class_accuracy:.1f} %, where one "
-            f"answer for all images gives {100 / held:.1f} %."
+            f"answer for all images gives {100 / present:.1f} %."
         )
-        found.append(Finding(CHANCE, text, {"mean_class_accuracy": mean_class_accuracy, "chance": 1 / held}))
+        found.append(Finding(CHANCE, text, {"mean_class_accuracy": mean_class_accuracy, "chance": 1 / present}))
     return found
+
+
+def _error(one: float, other: float, images: int) -> float:
+    """The standard error of the difference of two accuracies: of one list, so that it is less in truth."""
+    return math.sqrt((one * (1 - one) + other * (1 - other)) / max(1, images))
 
 
 def untold(told: Agreement | None) -> str:

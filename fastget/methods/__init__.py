@@ -1,6 +1,6 @@
 """Methods: what adds the target's term to the loss. This is their registry: names, and where each one is.
 
-    "mcc": RegisteredMethod(settings.MCC, "fastget.methods.mcc:MCC")
+    "mcc": RegisteredMethod(settings.MCCSettings, "fastget.methods.mcc:MCC")
 
 A method's module is imported when the method is used, so that a configuration is read without torch. A method of your
 own joins with one line, `fastget.methods.register("name", YourMethod)`; CONTRIBUTING.md has a worked example.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastget.common import fields
 from fastget.common.text import nearest
 from fastget.methods import settings
+from fastget.methods.gone import why_gone
 
 if TYPE_CHECKING:
     from fastget.methods.base import Method
@@ -33,14 +34,14 @@ class RegisteredMethod(NamedTuple):
 
 _ENTRIES: dict[str, RegisteredMethod] = {
     "get": RegisteredMethod(settings.Get, "fastget.methods.get.method:GetMethod"),
-    "source-only": RegisteredMethod(settings.SourceOnly, "fastget.methods.source_only:SourceOnly"),
-    "minent": RegisteredMethod(settings.MinEnt, "fastget.methods.minent:MinEnt"),
-    "bnm": RegisteredMethod(settings.BNM, "fastget.methods.bnm:BNM"),
-    "mcc": RegisteredMethod(settings.MCC, "fastget.methods.mcc:MCC"),
-    "pl": RegisteredMethod(settings.PL, "fastget.methods.pl:PL"),
-    "atdoc-nc": RegisteredMethod(settings.AtdocNC, "fastget.methods.atdoc_nc:AtdocNC"),
-    "atdoc-na": RegisteredMethod(settings.AtdocNA, "fastget.methods.atdoc_na:AtdocNA"),
-    "mme": RegisteredMethod(settings.MME, "fastget.methods.mme:MME"),
+    "source-only": RegisteredMethod(settings.SourceOnlySettings, "fastget.methods.source_only:SourceOnly"),
+    "minent": RegisteredMethod(settings.MinEntSettings, "fastget.methods.minent:MinEnt"),
+    "bnm": RegisteredMethod(settings.BNMSettings, "fastget.methods.bnm:BNM"),
+    "mcc": RegisteredMethod(settings.MCCSettings, "fastget.methods.mcc:MCC"),
+    "pl": RegisteredMethod(settings.PLSettings, "fastget.methods.pl:PL"),
+    "atdoc-nc": RegisteredMethod(settings.AtdocNCSettings, "fastget.methods.atdoc_nc:AtdocNC"),
+    "atdoc-na": RegisteredMethod(settings.AtdocNASettings, "fastget.methods.atdoc_na:AtdocNA"),
+    "mme": RegisteredMethod(settings.MMESettings, "fastget.methods.mme:MME"),
 }
 DEFAULT = "get"
 _OWN = frozenset(_ENTRIES)  # a user's method takes none of these names
@@ -120,7 +121,8 @@ def check_recipe(name: str, recipe: str) -> None:
     presets = settings_of(name).presets
     if recipe not in presets:
         raise ValueError(
-            f"unknown recipe {recipe!r}{nearest(recipe, presets)} of {name}: choose from {', '.join(presets)}"
+            why_gone("method.recipe", recipe)
+            or f"unknown recipe {recipe!r}{nearest(recipe, presets)} of {name}: choose from {', '.join(presets)}"
         )
 
 

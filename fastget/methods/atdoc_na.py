@@ -30,7 +30,7 @@ MEMORY = ("memory_f", "memory_q")
 GATHERED = 2**24  # bytes of the memory that a checkpoint takes from each rank at a time
 
 
-def bytes_kept(config: settings.AtdocNA, task: Task, ranks: int) -> int:
+def bytes_kept(config: settings.AtdocNASettings, task: Task, ranks: int) -> int:
     """Of the memory, on each rank."""
     rows = math.ceil(task.target_images / ranks)
     return rows * (task.feature_dim + task.num_classes) * (2 if config.store == "float16" else 4)
@@ -39,12 +39,12 @@ def bytes_kept(config: settings.AtdocNA, task: Task, ranks: int) -> int:
 class AtdocNA(Method):
     """The memory is overwritten, row by row, by what the step saw."""
 
-    Config = settings.AtdocNA
-    config: settings.AtdocNA
+    Config = settings.AtdocNASettings
+    config: settings.AtdocNASettings
     memory_f: Tensor  # (S, D) this rank's share; the last one's may end in rows of no image, which stay empty
     memory_q: Tensor  # (S, C)
 
-    def __init__(self, config: settings.AtdocNA, task: Task) -> None:
+    def __init__(self, config: settings.AtdocNASettings, task: Task) -> None:
         super().__init__(config, task)
         share = math.ceil(task.target_images / world_size())
         dtype = torch.float16 if config.store == "float16" else None  # none: torch's default, float32
@@ -56,7 +56,7 @@ class AtdocNA(Method):
         return frozenset({"second look"} if self.config.second_look else ())
 
     @classmethod
-    def keeps(cls, config: settings.AtdocNA, task: Task, ranks: int) -> str:
+    def keeps(cls, config: settings.AtdocNASettings, task: Task, ranks: int) -> str:
         size = bytes_kept(config, task, ranks) / 2**20
         amount = f"{size / 1024:,.2f} GiB" if size >= 1024 else f"{size:,.1f} MiB"
         each = f" on each of {ranks} ranks" if ranks > 1 else ""

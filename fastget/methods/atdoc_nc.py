@@ -42,11 +42,11 @@ def update_centroids(
 class AtdocNC(Method):
     """Labels come from the centroids, and the centroids from the classifier's labels."""
 
-    Config = settings.AtdocNC
-    config: settings.AtdocNC
+    Config = settings.AtdocNCSettings
+    config: settings.AtdocNCSettings
     memory: Tensor
 
-    def __init__(self, config: settings.AtdocNC, task: Task) -> None:
+    def __init__(self, config: settings.AtdocNCSettings, task: Task) -> None:
         super().__init__(config, task)
         self.register_buffer("memory", F.normalize(torch.rand(task.num_classes, task.feature_dim), dim=1))
 

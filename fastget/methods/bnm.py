@@ -33,8 +33,8 @@ def bnm(
 class BNM(Method):
     """The formula, and nothing to remember."""
 
-    Config = settings.BNM
-    config: settings.BNM
+    Config = settings.BNMSettings
+    config: settings.BNMSettings
 
     def forward(self, seen: Seen) -> Term:
         return Term(bnm(seen.logits, self.config.norm))

@@ -2,6 +2,7 @@
 public list: nothing in the package imports it, so that it may name what lies above its room."""
 
 from fastget.bases.ape import ape_consistency, ape_explore, ape_mmd, ape_perturbation
+from fastget.bases.cdan import cdan_entropy
 from fastget.bases.fixbi import (
     fixbi_consistency,
     fixbi_matching,
@@ -9,7 +10,7 @@ from fastget.bases.fixbi import (
     fixbi_self_penalty,
     fixbi_threshold,
 )
-from fastget.bases.cdan import cdan_entropy
+from fastget.bases.mixmatch import mixmatch_guess
 from fastget.bases.s3d import s3d_kd, s3d_labels, s3d_self, s3d_statistics, s3d_style, s3d_weight
 from fastget.methods.aad import aad
 from fastget.methods.alpha_power import alpha_power

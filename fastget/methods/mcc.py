@@ -31,8 +31,8 @@ def mcc(
 class MCC(Method):
     """The formula, and nothing to remember."""
 
-    Config = settings.MCC
-    config: settings.MCC
+    Config = settings.MCCSettings
+    config: settings.MCCSettings
     capturable = True
     advice = "a higher mcc.temperature"
 

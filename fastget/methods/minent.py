@@ -35,8 +35,8 @@ def entropy(p: Tensor) -> Tensor:
 class MinEnt(Method):
     """The formula, and nothing to remember."""
 
-    Config = settings.MinEnt
-    config: settings.MinEnt
+    Config = settings.MinEntSettings
+    config: settings.MinEntSettings
     capturable = True
 
     def forward(self, seen: Seen) -> Term:

@@ -30,8 +30,8 @@ def mme(
 class MME(Method):
     """The formula, the gradient reversed between the features and the head."""
 
-    Config = settings.MME
-    config: settings.MME
+    Config = settings.MMESettings
+    config: settings.MMESettings
     needs: ClassVar[frozenset[Need]] = frozenset({"target", "own step"})
 
     def forward(self, seen: Seen) -> Term:

@@ -53,8 +53,8 @@ def _not_zero(total: Tensor) -> Tensor:
 class PL(Method):
     """The formula, and nothing to remember."""
 
-    Config = settings.PL
-    config: settings.PL
+    Config = settings.PLSettings
+    config: settings.PLSettings
     capturable = True
 
     def forward(self, seen: Seen) -> Term:

@@ -48,7 +48,7 @@ class Settings(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOnly(Settings):
+class SourceOnlySettings(Settings):
     """No term: on the plain base model the baseline, on another one that model alone."""
 
     gives: ClassVar[frozenset[Part]] = frozenset()
@@ -112,7 +112,7 @@ class Get(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MCC(Settings):
+class MCCSettings(Settings):
     """Minimum class confusion (Jin et al., 2020), as ATDOC runs it; the authors' values are the recipe `original`."""
 
     title: ClassVar[str] = "MCC"
@@ -125,7 +125,7 @@ class MCC(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinEnt(Settings):
+class MinEntSettings(Settings):
     """Entropy minimisation, over log C, as ATDOC runs it."""
 
     title: ClassVar[str] = "MinEnt"
@@ -133,7 +133,7 @@ class MinEnt(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BNM(Settings):
+class BNMSettings(Settings):
     """Batch nuclear-norm maximisation (Cui et al., 2020), as ATDOC scales it; its authors' code is `original`."""
 
     title: ClassVar[str] = "BNM"
@@ -143,7 +143,7 @@ class BNM(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PL(Settings):
+class PLSettings(Settings):
     """Pseudo-labels sharpened by column, as ATDOC runs them."""
 
     title: ClassVar[str] = "PL"
@@ -155,7 +155,7 @@ SECOND_LOOK = "fill the memory from a second, eval-mode pass as the authors do; 
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtdocNC(Settings):
+class AtdocNCSettings(Settings):
     """ATDOC with nearest centroids (Liang et al., 2021): labels from a memory of one centroid a class."""
 
     title: ClassVar[str] = "ATDOC-NC"
@@ -167,7 +167,7 @@ class AtdocNC(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtdocNA(Settings):
+class AtdocNASettings(Settings):
     """ATDOC with neighbourhood aggregation (Liang et al., 2021): labels from a memory of every target image."""
 
     title: ClassVar[str] = "ATDOC-NA"
@@ -180,7 +180,7 @@ class AtdocNA(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MME(Settings):
+class MMESettings(Settings):
     """Minimax entropy for ssda (Saito et al., 2019): a cosine head, and an optimizer's step of its own."""
 
     title: ClassVar[str] = "MME"

@@ -11,8 +11,8 @@ from fastget.methods.base import Method, Need, Seen, Term
 class SourceOnly(Method):
     """No term: it asks for no batches of the target, so that `forward` adds nothing even if it is called."""
 
-    Config = settings.SourceOnly
-    config: settings.SourceOnly
+    Config = settings.SourceOnlySettings
+    config: settings.SourceOnlySettings
     capturable = True
     needs: ClassVar[frozenset[Need]] = frozenset()
 

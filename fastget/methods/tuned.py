@@ -24,7 +24,7 @@ MODELLED = "the model's times, for want of a GPU"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TunedEntry:
     """What one kernel does best with at one shape."""
 
     kernel: str  # "logits" or "backward"
@@ -63,12 +63,12 @@ def key(device: torch.device) -> str:
     return f"{named}, triton {triton.__version__}, kernels {kernels_version()}"
 
 
-def read(device: torch.device) -> list[Entry]:
+def read(device: torch.device) -> list[TunedEntry]:
     """This card's table; none where there is none. A damaged file is left out, with a word."""
     return _entries(_file().get(key(device), []))
 
 
-def write(device: torch.device, entries: list[Entry]) -> None:
+def write(device: torch.device, entries: list[TunedEntry]) -> None:
     """Keep these, in place of what the table has of the same kernels and shapes."""
     kept = _file()
     new = {(e.kernel, e.B, e.C, e.D, e.precision): e for e in [*_entries(kept.get(key(device), [])), *entries]}
@@ -115,11 +115,11 @@ def _file() -> dict[str, Any]:
     return found if isinstance(found, dict) else _damaged(ValueError("expected an object"))
 
 
-def _entries(rows: Any) -> list[Entry]:
+def _entries(rows: Any) -> list[TunedEntry]:
     from fastget.kernels.configs import from_dict
 
     try:
-        found = [Entry(**row) for row in rows]
+        found = [TunedEntry(**row) for row in rows]
         for entry in found:
             from_dict(entry.kernel, entry.config)
     except (TypeError, ValueError) as error:

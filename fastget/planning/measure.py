@@ -168,15 +168,15 @@ def _clock() -> float:
 def _timed_steps(engine: Engine) -> float:
     """Seconds of one: the median, after the first."""
     engine.model.train()
-    batches, times = engine.batches(), []
+    steps, times = engine.steps(), []
     try:
-        for batch in batches:
+        for step in steps:
             start = _clock()
-            engine.train_step(batch)
+            engine.train_step(step)
             engine.read_means()  # waits for the device
             times.append(_clock() - start)
     finally:
-        batches.close()
+        steps.close()
     return statistics.median(times[1:])
 
 

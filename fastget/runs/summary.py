@@ -93,10 +93,10 @@ def over_seeds(parts: Sequence[SeedSummary]) -> SeedsSummary:
         figures[f"{name}_per_seed"] = values if known else None
     before = [part.source_only for part in parts if part.source_only is not None]
     figures["source_only"] = {name: _mean([b[name] for b in before]) for name in FIGURES} if before else None
-    held_out = [part.validation for part in parts if part.validation is not None]
-    if held_out:
-        figures["validation"] = {name: _mean([h[name] for h in held_out]) for name in FIGURES}
-        figures["validation"]["images"] = held_out[0]["images"]
+    validation = [part.validation for part in parts if part.validation is not None]
+    if validation:
+        figures["validation"] = {name: _mean([one[name] for one in validation]) for name in FIGURES}
+        figures["validation"]["images"] = validation[0]["images"]
     made_of = [part.classes for part in parts if part.classes is not None]
     if made_of:
         figures["classes"] = made_of[0] | {

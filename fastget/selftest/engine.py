@@ -21,6 +21,7 @@ from fastget.data.domains import load_domains
 from fastget.runs.checkpoint import load_checkpoint, save_checkpoint
 from fastget.selftest.table import Check, Machine, Row, cannot, passed_if
 from fastget.training.engine import Engine
+from fastget.training.resume import load_state, state_of
 
 PART = "engine"
 STEPS = 50
@@ -38,7 +39,7 @@ def engine(machine: Machine, **settings: Any) -> Engine:
 def steps(e: Engine, count: int) -> list[float]:
     """Train so many steps; the loss of each."""
     losses = []
-    batches = e.batches()
+    batches = e.steps()
     for batch in itertools.islice(batches, count):
         e.train_step(batch)
         losses.append(e.read_means()["loss"])
@@ -67,7 +68,7 @@ def no_waits(machine: Machine) -> Iterator[Row]:
         yield cannot(PART, name)
         return
     e = engine(machine, train__precision="auto")
-    batches = e.batches()
+    batches = e.steps()
     for batch in itertools.islice(batches, 15):  # past the start of the memory
         e.train_step(batch)
     batch = next(batches)
@@ -90,9 +91,9 @@ def resume(machine: Machine) -> Iterator[Row]:
         steps(first, STEPS // 2)
         with tempfile.TemporaryDirectory(prefix="fastget-selftest-") as folder:
             file = Path(folder) / "x.pt"
-            save_checkpoint(file, first.state())
+            save_checkpoint(file, state_of(first))
             second = engine(machine)
-            second.load(load_checkpoint(file))
+            load_state(second, load_checkpoint(file))
         steps(second, STEPS - STEPS // 2)
     finally:
         torch.use_deterministic_algorithms(False)
@@ -108,13 +109,13 @@ def throughput(machine: Machine) -> Iterator[Row]:
     for loader in ("auto", "synthetic"):
         e = engine(machine, data__loader=loader, train__precision="auto")
         steps(e, 15)
-        start, before = time.perf_counter(), e.step
-        batches = e.batches()
+        start, before = time.perf_counter(), e.steps_done
+        batches = e.steps()
         for batch in itertools.islice(batches, 20):
             e.train_step(batch)
         e.read_means()
         batches.close()
-        rate = 2 * 32 * (e.step - before) / (time.perf_counter() - start)
+        rate = 2 * 32 * (e.steps_done - before) / (time.perf_counter() - start)
         figures.append(f"{'digits' if loader == 'auto' else loader} {rate:,.0f} img/s")
     if machine.gpu:
         figures.append(f"peak memory {torch.cuda.max_memory_allocated(machine.device) / 2**20:,.0f} MiB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any, Literal
 
@@ -17,13 +18,15 @@ from fastget.common.precision import choose_precision
 from fastget.common.ranks import Ranks
 from fastget.common.timing import Timer
 from fastget.config import Config, TrainConfig
+from fastget.data.lists import UNLABELLED
 from fastget.data.protocols import Domains
 from fastget.loading.loader import Loader
 from fastget.loading.sampling import EvalSampler, TrainSampler, fixed_draw
 from fastget.loading.stream import Stream
 from fastget.methods import method_of
 from fastget.methods.base import Task
-from fastget.networks.network import build_network
+from fastget.networks.network import Network, build_network
+from fastget.networks.provenance import Provenance, record_of
 from fastget.training.optim import build_optimizer
 
 EVAL_BATCH, SMALL = 256, 64  # images a batch of an evaluation; and the side up to which they cost little memory
@@ -35,6 +38,14 @@ _WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadca
 def task_of(config: Config, domains: Domains) -> Task:
     """What the method is built for."""
     return Task(len(domains.source.classes), config.network.bottleneck_dim, len(domains.target), config.data.setting)
+
+
+def backbone_of(config: Config, domains: Domains, network: Network) -> Provenance:
+    """Where the network's backbone, or that of the features, came from."""
+    origin = domains.origin
+    if origin is None:
+        return record_of(config.network, network.backbone)
+    return {"name": origin.backbone, "weights": origin.weights, "sha256": origin.weights_sha256}
 
 
 def build_model(config: Config, domains: Domains, device: torch.device, ranks: Ranks, timer: Timer) -> Base:
@@ -178,6 +189,8 @@ class Loaders:
         data, domains = self._config.data, self._domains
         packed, features = domains.packed.get(role), self._features.get(role)
         images = domains.lists()[role]
+        if role == "target" and isinstance(sampler, TrainSampler):  # nothing that trains can look at them
+            images = dataclasses.replace(images, labels=np.full_like(images.labels, UNLABELLED))
         stream = Stream(
             images,
             sampler,

@@ -9,6 +9,7 @@ and checkpoints stay outside, and see the same tensors.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -20,6 +21,7 @@ from fastget.bases.base import Step
 from fastget.common.proven import is_proven
 from fastget.common.ranks import Ranks
 from fastget.config import Config
+from fastget.loading.stream import Batch
 from fastget.training.cost import Meter
 
 EAGER = 3  # steps of a kind before it is captured: what is made once must be made, and libraries warm up
@@ -27,7 +29,7 @@ EAGER = 3  # steps of a kind before it is captured: what is made once must be ma
 Parts = list[dict[str, Tensor]]  # what is logged of a step
 Learn = Callable[[Step], Parts]
 Capture = Callable[[Callable[[], Parts]], Callable[[], Parts]]  # a function of nothing -> its replay
-TENSORS = ("source", "labels", "target", "place", "shots", "shot_labels", "second")  # of a Step
+TENSORS = ("images", "labels", "place", "second")  # of a Batch
 
 
 def why_not(config: Config, device: torch.device, dtype: torch.dtype, ranks: Ranks, model: Any) -> str:
@@ -94,7 +96,7 @@ class StaticSteps:
             rate.fill_(group["lr"])
         self.weight.fill_(step.weight)
         self.progress.fill_(step.progress)
-        key = (step.adapting, *(_layout(getattr(step, name)) for name in TENSORS))
+        key = (step.adapting, *map(_layout, _tensors(step)))
         if key not in self._kinds:
             self._kinds[key] = _Kind(step)
         kind = self._kinds[key]
@@ -126,18 +128,15 @@ class _Kind:
     """The buffers of one kind of step, how often it ran, and its replay once it is captured."""
 
     def __init__(self, step: Step) -> None:
-        given = {name: getattr(step, name) for name in TENSORS}
-        room: dict[str, Any] = {name: None if x is None else torch.empty_like(x) for name, x in given.items()}
-        self.buffers = step._replace(**room)
+        self.buffers = step._replace(source=_room(step.source), target=_room(step.target), shots=_room(step.shots))
         self.done = 0
         self.replay: Callable[[], Parts] | None = None
         self.passes: dict[str, int] = {}  # image passes, which a replay does not count by itself
 
     def copy(self, step: Step) -> None:
-        for name in TENSORS:
-            buffer = getattr(self.buffers, name)
-            if buffer is not None:
-                buffer.copy_(getattr(step, name), non_blocking=True)
+        for buffer, x in zip(_tensors(self.buffers), _tensors(step), strict=True):
+            if buffer is not None and x is not None:
+                buffer.copy_(x, non_blocking=True)
 
 
 @contextmanager
@@ -176,6 +175,21 @@ def captured(step: Callable[[], Parts]) -> Callable[[], Parts]:
         return parts
 
     return replay
+
+
+def _tensors(step: Step) -> list[Tensor | None]:
+    """All that it trains on, in an order of its own."""
+    batches = (step.source, step.target, step.shots)
+    return [None if batch is None else getattr(batch, name) for batch in batches for name in TENSORS]
+
+
+def _room(batch: Batch | None) -> Batch | None:
+    """Buffers for such a batch."""
+    if batch is None:
+        return None
+    given = {name: getattr(batch, name) for name in TENSORS}
+    room: dict[str, Any] = {name: None if x is None else torch.empty_like(x) for name, x in given.items()}
+    return dataclasses.replace(batch, **room, bad=())
 
 
 def _layout(x: Tensor | None) -> tuple[Any, ...] | None:

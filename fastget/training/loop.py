@@ -6,14 +6,17 @@ import math
 import resource
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fastget.bases.base import Step
 from fastget.common.errors import Interrupted, RunFailed
 from fastget.common.ranks import Vote
 from fastget.common.signals import noted
+from fastget.evaluation.infer import Between
 from fastget.evaluation.score import Evaluation
 from fastget.evaluation.selection import better
 from fastget.evaluation.verdict import of_agreement
@@ -23,9 +26,12 @@ from fastget.runs.sinks.display import Display
 from fastget.runs.sinks.tensorboard import Board
 from fastget.training.clock import Clock
 from fastget.training.cost import Cost, bytes_of
-from fastget.training.engine import Batches, Engine
+from fastget.training.engine import Engine
 from fastget.training.passes import planned
 from fastget.training.profiling import Profile
+from fastget.training.resume import state_of
+
+EVALUATION, START = "evaluation", "the method's start"  # passes over images that are no training
 
 
 class _Heeded(Exception):
@@ -48,75 +54,73 @@ class Loop:
         self.clock = Clock()
         self.passes = planned(engine)
         self.cost = Cost({}, 0.0)  # of a step since the last log line
-        self.saved_step = None if state is None else engine.step  # of the newest checkpoint on disk
+        self.saved_step = None if state is None else engine.steps_done  # of the newest checkpoint on disk
         self.unsaved = ""  # why there is no later one, where it could not be written
         self.best: dict[str, float] = (state or {}).get("best", {})  # of the criterion of train.select, so far
         self.owed = bool((state or {}).get("owed"))  # whether the evaluation of this step was left for later
         self.asked: list[int] = []  # signals
         self.stop_after: int | None = None  # one that came with the last step
         self.bad: list[dict[str, Any]] = []  # files that turned bad while the run went on
-        self._looked = 0  # images of the pass that is on
-        self._evaluating = False
+        self._pass = ""  # over images, that is on: an evaluation, or one of the method's; and
+        self._looked = 0  # the images of it that are done
         self._vote = Vote(engine.ranks, engine.device)  # whether any rank has a signal to heed
-        engine.between, engine.apart = self._between, self.clock.evaluating
 
     def fit(self) -> Evaluation:
         """From the engine's step to the last one; the evaluation of the final model."""
         engine = self.engine
         engine.model.train()
-        batches = engine.batches()
+        steps = engine.steps()
         final: Evaluation | None = None
         with noted(self._answer, say=self.display.answer) as self.asked:
             try:
                 if self.owed:
                     final = self._evaluate()
-                while engine.step < engine.plan.max_steps:
-                    final = self._step(batches)
+                while engine.steps_done < engine.plan.max_steps:
+                    final = self._step(steps)
                     if self.asked or engine.ranks.world > 1:
                         self._heed()
-                final = final if final is not None else self._looking(engine.evaluate)
+                final = final if final is not None else self._looked_at()
                 self._name_unscored()
                 return final
             except _Heeded:
-                where = "in the evaluation after" if self._evaluating else "before the method's start, after"
+                where = f"in the {EVALUATION} after" if self._pass == EVALUATION else f"before {START}, after"
                 raise self._stopped(where) from None
             except TooManyBadImages as error:
                 raise self._given_up(error) from error
             finally:
-                batches.close()
+                steps.close()
 
-    def _step(self, batches: Iterator[Batches]) -> Evaluation | None:
+    def _step(self, steps: Iterator[Step]) -> Evaluation | None:
         """One step, and what is due after it."""
         engine = self.engine
-        self._looked = 0
         with self.clock.waiting(), engine.timer.phase("data"):
-            batch = next(batches)
-        self._name_bad(batch)
+            step = next(steps)
+        self._name_bad(step)
         waiting = not engine.started
-        engine.train_step(batch)
+        engine.train_step(step, self._starting)
         if waiting and engine.started:
             for doubt in of_agreement(engine.method.agreement()):
                 self.display.warn(doubt.text)
         self._keep_before()
         self.clock.steps += 1
-        self.clock.images += sum(len(part.labels) for part in batch.given) * engine.ranks.world
+        self.clock.images += sum(len(batch.labels) for batch in step.batches) * engine.ranks.world
         if self.profile is not None:
             self.profile.step()
         if self._due(engine.config.train.log_every):
             self._log()
-        self.display.stepped(engine.step, self.clock.left(*self._to_come(engine.step - 1)))
+        self.display.stepped(engine.steps_done, self.clock.left(*self._to_come(engine.steps_done - 1)))
         result = self._evaluate() if self._due(engine.plan.eval_every) else None
         if self._due(engine.plan.checkpoint_every):
             self._save()
         return result
 
     def _due(self, every: int) -> bool:
-        return self.engine.step == self.engine.plan.max_steps or self.engine.step % every == 0
+        return self.engine.steps_done == self.engine.plan.max_steps or self.engine.steps_done % every == 0
 
     def _to_come(self, evaluated: int) -> tuple[int, int]:
         """Steps that are left, and images to look at, where the evaluations up to a step are done."""
         start = 0 if self.engine.started else self.passes.start
-        return self.engine.plan.max_steps - self.engine.step, self.passes.evaluation_after(evaluated) + start
+        return self.engine.plan.max_steps - self.engine.steps_done, self.passes.evaluation_after(evaluated) + start
 
     # --- stopping early -----------------------------------------------------------------------
 
@@ -125,8 +129,8 @@ class Loop:
         engine = self.engine
         last = "nothing is saved yet" if self.saved_step is None else f"step {self.saved_step} is the last one saved"
         again = f"A second signal stops at once ({last})"
-        if self._looked or self._evaluating:
-            return f"stopping after this batch of images; step {engine.step} is saved then. {again}"
+        if self._pass:
+            return f"stopping after this batch of images; step {engine.steps_done} is saved then. {again}"
         when = "this step" if engine.ranks.world == 1 else "the next log interval's step, with all ranks"
         return f"stopping after {when}, which is saved then. {again}"
 
@@ -136,20 +140,37 @@ class Loop:
         together = engine.ranks.world == 1 or self._due(engine.config.train.log_every)
         if not together or not engine.ranks.any(bool(self.asked), engine.device):
             return
-        if engine.step == engine.plan.max_steps:
+        if engine.steps_done == engine.plan.max_steps:
             self.stop_after = self._number()  # this run is done; the next seed's is not to start
             return
         raise self._stopped("after")
 
+    @contextmanager
+    def _looking(self, what: str) -> Iterator[Between]:
+        """A pass over images that is no training: it is shown, and a signal ends it. What it leaves then is told by
+        `_pass`."""
+        self._pass, self._looked = what, 0
+        yield self._between
+        self._pass, self._looked = "", 0
+
+    @contextmanager
+    def _starting(self) -> Iterator[Between]:
+        """The passes that the method asks for at its start, or at an epoch's."""
+        with self.clock.evaluating(), self._looking(START) as between:
+            yield between
+
+    def _looked_at(self) -> Evaluation:
+        with self._looking(EVALUATION) as between:
+            return self.engine.evaluate(between)
+
     def _between(self, count: int) -> None:
         """Between two batches of a pass over images: show how far it is, heed signals. Every rank comes here."""
-        engine = self.engine
+        engine, evaluating = self.engine, self._pass == EVALUATION
         self._looked += count * engine.ranks.world  # the others are about as far
         self.clock.looked += count * engine.ranks.world
-        total = self.passes.of_evaluation(engine.last) if self._evaluating else self.passes.start or len(engine.target)
-        what = "evaluation" if self._evaluating else "the method's start"
-        self.display.looking(what, min(self._looked, total), total)
-        steps, images = self._to_come(engine.step - self._evaluating)
+        total = self.passes.of_evaluation(engine.last) if evaluating else self.passes.start or len(engine.target)
+        self.display.looking(self._pass, min(self._looked, total), total)
+        steps, images = self._to_come(engine.steps_done - evaluating)
         self.display.time_left(self.clock.left(steps, max(0, images - self._looked)))
         if self._vote(bool(self.asked)):
             raise _Heeded
@@ -160,7 +181,7 @@ class Loop:
     def _stopped(self, where: str) -> Interrupted | RunFailed:
         """How a run ends that a signal asked to stop: with its state on disk, or not, and it says which."""
         engine = self.engine
-        where += f" step {engine.step} of {engine.plan.max_steps}"
+        where += f" step {engine.steps_done} of {engine.plan.max_steps}"
         if self._on_disk():
             return Interrupted(self._number(), f"{where}; the run is saved")
         name = signal.Signals(self._number()).name
@@ -168,34 +189,32 @@ class Loop:
 
     def _on_disk(self) -> bool:
         """Save what is not yet; whether it is on disk then."""
-        if self.saved_step != self.engine.step:
+        if self.saved_step != self.engine.steps_done:
             self._save()
-        return self.saved_step == self.engine.step
+        return self.saved_step == self.engine.steps_done
 
     def _given_up(self, error: TooManyBadImages) -> RunFailed:
         """Too many files turned bad. One rank alone can save; among many the others wait in another place."""
-        after = f"after step {self.engine.step}"
+        after = f"after step {self.engine.steps_done}"
         if self.engine.ranks.world == 1:
             after += ", which is saved" if self._on_disk() else f", which could not be saved ({self.unsaved})"
         return RunFailed(f"{after}: {error}, then go on with --resume auto")
 
-    def _name_bad(self, batch: Batches) -> None:
-        for bad in (bad for part in batch.given for bad in part.bad):
+    def _name_bad(self, step: Step) -> None:
+        for bad in (bad for batch in step.batches for bad in batch.bad):
             self.display.warn(f"step {bad.step}: {bad.path} {bad.reason}; another image takes its place")
             self.bad.append({"path": bad.path, "reason": bad.reason, "step": bad.step})
 
     def _name_unscored(self) -> None:
         """The files that evaluation, or a method's pass over the whole target, could not read since the last call."""
-        loaders = self.engine.loaders
+        loaders, done = self.engine.loaders, self.engine.steps_done
+        named = {bad["path"] for bad in self.bad if bad.get("unscored")}
         for loader in dict.fromkeys((loaders.evaluation, loaders.interim, loaders.validation)):
-            files = loader.bad.files if loader is not None else []
-            named = {bad["path"] for bad in self.bad if bad.get("unscored")}
-            for bad in files:
+            for bad in loader.bad.files if loader is not None else ():
                 if bad.path not in named:
-                    self.display.warn(f"step {self.engine.step}: {bad.path} {bad.reason}; it is not scored")
-                    self.bad.append(
-                        {"path": bad.path, "reason": bad.reason, "step": self.engine.step, "unscored": True}
-                    )
+                    named.add(bad.path)
+                    self.display.warn(f"step {done}: {bad.path} {bad.reason}; it is not scored")
+                    self.bad.append({"path": bad.path, "reason": bad.reason, "step": done, "unscored": True})
 
     # --- logging ------------------------------------------------------------------------------
 
@@ -210,30 +229,26 @@ class Loop:
         cost = self.cost = engine.meter.read(engine.ranks.world)
         self.clock.passes += steps * sum(cost.passes.values())
         times |= {"method_ms": round(cost.method_ms, 3), "method_mib": round(bytes_of(engine.method) / 2**20, 2)}
-        epoch, rate = round(engine.step / engine.plan.epoch_steps, 4), times["images_per_second"]
+        epoch, rate = round(engine.steps_done / engine.plan.epoch_steps, 4), times["images_per_second"]
         speed = {"epoch": epoch, "lr": lr, **times}
         if engine.ranks.main:
-            self.run.log(step=engine.step, epoch=epoch, **means, lr=lr, images_per_second=rate)
-            self.run.log_times(step=engine.step, **times, image_passes=cost.passes)
-            self.board.logged(engine.step, means, speed)
-            self.display.logged(engine.step, means, speed, cost.words())
+            self.run.log(step=engine.steps_done, epoch=epoch, **means, lr=lr, images_per_second=rate)
+            self.run.log_times(step=engine.steps_done, **times, image_passes=cost.passes)
+            self.board.logged(engine.steps_done, means, speed)
+            self.display.logged(engine.steps_done, means, speed, cost.words())
 
     def _refuse_nonfinite(self, loss: float, steps: int) -> None:
         engine = self.engine
         before = self.run.checkpoints.steps()
-        good = f"The last good checkpoint is {before[0] if before else 'none yet'}. "
-        tries = [part for part in ("a lower optim.lr", engine.method.advice) if part]
-        advice = f"Try {', '.join(tries)}"
+        tries = ", ".join(part for part in ("a lower optim.lr", engine.method.advice) if part)
+        advice = f"The last good checkpoint is {before[0] if before else 'none yet'}. Try {tries}"
+        since = f"between steps {engine.steps_done - steps} and {engine.steps_done}"
         try:
             engine.method.check()
         except ValueError as error:
-            raise RunFailed(
-                f"between steps {engine.step - steps} and {engine.step}: {error}. {good}{advice}"
-            ) from error
+            raise RunFailed(f"{since}: {error}. {advice}") from error
         if not math.isfinite(loss):
-            raise RunFailed(
-                f"the loss became {loss} between steps {engine.step - steps} and {engine.step}. {good}{advice}"
-            )
+            raise RunFailed(f"the loss became {loss} {since}. {advice}")
 
     # --- evaluation and checkpoints -----------------------------------------------------------
 
@@ -241,34 +256,29 @@ class Loop:
         engine = self.engine
         self.owed = True
         with self.clock.evaluating():
-            result = self._looking(engine.evaluate)
+            result = self._looked_at()
             self._name_unscored()
             figures = engine.method.figures() if engine.started else {}
             if engine.ranks.main:
-                self.run.log(step=engine.step, **result.logged())
+                self.run.log(step=engine.steps_done, **result.logged())
                 self._log_labels(figures)
-                self.display.evaluated(engine.step, result)
+                self.display.evaluated(engine.steps_done, result)
                 self._show(result, figures)
             self.owed = False
             self._select(result)
-        return result
-
-    def _looking(self, evaluate: Callable[[], Evaluation]) -> Evaluation:
-        """An evaluation, which is shown and may be left; what it leaves is told from a method's pass."""
-        self._looked, self._evaluating = 0, True
-        result = evaluate()
-        self._looked, self._evaluating = 0, False
         return result
 
     def _log_labels(self, figures: dict[str, Tensor]) -> None:
         """What the method holds the target's classes for, and what its labels are worth, for the run's report."""
         engine = self.engine
         shares = {tag: value for tag, value in figures.items() if value.ndim == 1}
-        self.run.log_labels(engine.step, engine.pseudo_labels(), shares)
+        labels = engine.assessor.pseudo_labels(engine.started, engine.plan.progress(engine.steps_done))
+        self.run.log_labels(engine.steps_done, labels, shares)
 
     def _keep_before(self) -> None:
         """The features before adaptation, in the one step that has them."""
-        sampled, self.engine.sampled_before = self.engine.sampled_before, None
+        assessor = self.engine.assessor
+        sampled, assessor.sampled_before = assessor.sampled_before, None
         if sampled is not None and self.engine.ranks.main:
             with self.clock.paused():
                 self.run.keep_features(BEFORE, sampled)
@@ -277,10 +287,10 @@ class Loop:
         engine, board = self.engine, self.board
         if not board.on:
             return
-        board.evaluated(engine.step, result)
-        board.figures(engine.step, figures, engine.target)
-        if engine.domains.origin is None and engine.step in (engine.plan.eval_every, engine.plan.max_steps):
-            board.images(engine.step, {"source": engine.loaders.source, "target": engine.loaders.target})
+        board.evaluated(engine.steps_done, result)
+        board.figures(engine.steps_done, figures, engine.target)
+        if engine.domains.origin is None and engine.steps_done in (engine.plan.eval_every, engine.plan.max_steps):
+            board.images(engine.steps_done, {"source": engine.loaders.source, "target": engine.loaders.target})
 
     def _select(self, result: Evaluation) -> None:
         """Keep the checkpoint that is best by the criterion of train.select."""
@@ -300,16 +310,16 @@ class Loop:
         if not engine.finite():
             self._refuse_nonfinite(math.nan, engine.counted)
         owed = {"owed": True} if self.owed else {}  # a run that goes on makes up for the evaluation that was left
-        return {**engine.state(), "best": self.best, **owed}
+        return {**state_of(engine), "best": self.best, **owed}
 
     def _save(self) -> None:
         """The checkpoint of this step. Every rank comes to know whether it is on disk."""
-        step = self.engine.step
+        done = self.engine.steps_done
         with self.clock.paused():
             state = self._sound_state()
-            why = self._write(f"step {step}", lambda: self.run.checkpoints.save(step, state))
+            why = self._write(f"step {done}", lambda: self.run.checkpoints.save(done, state))
             why = self.engine.ranks.gather(why)[0]
-        self.saved_step, self.unsaved = (self.saved_step, why) if why else (step, "")
+        self.saved_step, self.unsaved = (self.saved_step, why) if why else (done, "")
 
     def _write(self, what: str, write: Callable[[], object]) -> str:
         """By rank 0. Why it cannot be, and what is kept; empty if it was written."""

@@ -29,17 +29,18 @@ from fastget.evaluation.score import Evaluation
 from fastget.evaluation.verdict import Finding, as_dicts
 from fastget.methods import method_of
 from fastget.networks.preprocessing import filled
-from fastget.runs.checkpoint import FINAL, load_checkpoint, sha256_of
+from fastget.runs.checkpoint import FINAL
 from fastget.runs.folder import AFTER, RunFolder, held_folder, write_json
 from fastget.runs.sinks.classes import ROWS, made_of, show_classes
 from fastget.runs.sinks.display import Display, results_table, show_verdict
 from fastget.runs.sinks.tensorboard import Board
 from fastget.runs.summary import FILE, SeedsSummary, SeedSummary, Summary, over_seeds
 from fastget.training.build import task_of
-from fastget.training.engine import Engine, refuse_other_settings
+from fastget.training.engine import Engine
 from fastget.training.loop import Loop
 from fastget.training.passes import full_run, planned
 from fastget.training.profiling import Profile
+from fastget.training.resume import go_on, refuse_other_settings, state_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +82,9 @@ def train(
             for seed in seeds:
                 place = folder if len(seeds) == 1 else folder / f"seed-{seed}"
                 one = dataclasses.replace(config, train=dataclasses.replace(config.train, seeds=(seed,)))
-                alone = len(seeds) == 1
+                asked = SeedRun(one, seed, domains, device, ranks, place, alone=len(seeds) == 1)
                 with _held(place, folder, config, ranks):
-                    done, stop = _run_seed(Job(one, seed, domains, device, ranks, place, alone), console, quiet, brief)
+                    done, stop = _run_seed(asked, console, quiet, brief)
                 summaries.append(done)
                 if stop is not None and len(summaries) < len(seeds):
                     raise Interrupted(stop, f"after seed {seed}, which is done")
@@ -139,7 +140,7 @@ def with_backbone(config: Config, domains: Domains) -> Config:
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class SeedRun:
     """One seed's run."""
 
     config: Config
@@ -151,108 +152,81 @@ class Job:
     alone: bool = True  # no other seed's run with it
 
 
-def _run_seed(job: Job, console: Console, quiet: bool, brief: bool = False) -> tuple[SeedSummary, int | None]:
+def _run_seed(asked: SeedRun, console: Console, quiet: bool, brief: bool = False) -> tuple[SeedSummary, int | None]:
     """The run's summary, and the signal that asked for no further run, if one did."""
-    config, ranks = job.config, job.ranks
-    run = RunFolder(job.folder, config.train.keep_checkpoints)
+    config, ranks = asked.config, asked.ranks
+    run = RunFolder(asked.folder, config.train.keep_checkpoints)
     resume = config.train.resume == "auto"
-    done = ranks.decided(lambda: _finished(run, job)) if resume else None
+    done = ranks.decided(lambda: _finished(run, asked)) if resume else None
     if done is not None:
-        console.print(f"{job.folder}: already done", highlight=False, markup=False)
+        console.print(f"{asked.folder}: already done", highlight=False, markup=False)
         return done, None
-    profile = Profile(job.folder / "trace.json", job.device, console) if config.train.profile else None
-    if kept := method_of(config.method.name).keeps(config.own, task_of(config, job.domains), ranks.world):
+    profile = Profile(asked.folder / "trace.json", asked.device, console) if config.train.profile else None
+    if kept := method_of(config.method.name).keeps(config.own, task_of(config, asked.domains), ranks.world):
         console.print(kept, highlight=False, markup=False)
-    engine = Engine(config, job.seed, job.domains, job.device, ranks, profile)
+    engine = Engine(config, asked.seed, asked.domains, asked.device, ranks, profile)
     if not brief:
         console.print(planned(engine).words(), highlight=False, markup=False, soft_wrap=True)
-    with Display(f"{config.title}, seed {job.seed}", engine.plan.max_steps, console, quiet, brief) as display:
-        state = _restore(run, engine, display) if resume else None
+    with Display(f"{config.title}, seed {asked.seed}", engine.plan.max_steps, console, quiet, brief) as display:
+        state = go_on(run, engine, display.warn) if resume else None
         if state is not None:
-            console.print(f"going on from step {engine.step} of {job.folder}", highlight=False, markup=False)
+            console.print(f"going on from step {engine.steps_done} of {asked.folder}", highlight=False, markup=False)
             if engine.other_start:
                 display.warn(engine.other_start)
         if ranks.main:
             owed = "owed" in (state or {})
-            run.start(config, job.device, job.domains.protocol, engine.step, engine.backbone, owed)
+            run.start(config, asked.device, asked.domains.protocol, engine.steps_done, engine.backbone, owed)
         ranks.barrier()
         try:
-            return _fit(Loop(engine, run, display, _board(job, engine), profile, state), job)
+            return _fit(Loop(engine, run, display, _board(asked, engine), profile, state), asked)
         except OSError as error:
             raise RunFailed(
-                f"cannot write to {job.folder} ({error.strerror}). What is there is kept: make room, then go on with "
+                f"cannot write to {asked.folder} ({error.strerror}). What is there is kept: make room, then go on with "
                 "--resume auto"
             ) from error
 
 
-def _restore(run: RunFolder, engine: Engine, display: Display) -> dict[str, Any] | None:
-    """The state of the checkpoint that the run goes on from. Rank 0 chooses it, and every rank reads that one."""
-    found: list[dict[str, Any]] = []
-
-    def choose() -> tuple[Path, str] | None:
-        state = run.checkpoints.restore(engine.load, display.warn)
-        if state is None:
-            return None
-        found.append(state)
-        file = run.checkpoints.restored
-        return file, sha256_of(file) if engine.ranks.world > 1 else ""
-
-    def follow(file: Path, digest: str) -> None:
-        if engine.ranks.main:
-            return
-        found.append(load_checkpoint(file))
-        if sha256_of(file) != digest:
-            raise ValueError(f"{file} is not the file that rank 0 sees")
-        engine.load(found[0])
-
-    chosen = engine.ranks.decided(choose)
-    if chosen is None:
-        return None
-    engine.ranks.agreed("cannot go on: all ranks need the run's folder, on a shared disk", lambda: follow(*chosen))
-    return found[0]
-
-
-def _finished(run: RunFolder, job: Job) -> SeedSummary | None:
+def _finished(run: RunFolder, asked: SeedRun) -> SeedSummary | None:
     """The summary of a finished run, if the folder holds one of these settings. ValueError if it, or what there is of
     it, is of other data."""
-    config, summary = job.config, run.summary
+    config, summary = asked.config, run.summary
     if summary is None:
         if run.checkpoints.files():
-            run.refuse_other_data(job.domains.protocol)
+            run.refuse_other_data(asked.domains.protocol)
         return None
     if isinstance(summary, SeedsSummary):
         raise ValueError(f"{run.folder} holds the runs of seeds {summary.seeds}: give the same --seeds to go on")
     refuse_other_settings(run.stored_config(), config)
-    run.refuse_other_data(job.domains.protocol)
+    run.refuse_other_data(asked.domains.protocol)
     return summary
 
 
-def _board(job: Job, engine: Engine) -> Board:
-    return Board(job.folder, job.config.train.tensorboard and job.ranks.main, engine.step)
+def _board(asked: SeedRun, engine: Engine) -> Board:
+    return Board(asked.folder, asked.config.train.tensorboard and asked.ranks.main, engine.steps_done)
 
 
-def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
-    engine, run, ranks = loop.engine, loop.run, job.ranks
+def _fit(loop: Loop, asked: SeedRun) -> tuple[SeedSummary, int | None]:
+    engine, run, ranks = loop.engine, loop.run, asked.ranks
     try:
         final = loop.fit()
         loop.display.close()
-        verdict = engine.verdict(final)
-        found = engine.classes(final, verdict)
-        loop.board.classes(engine.step, found, engine.target)
+        verdict = engine.assessor.verdict(final)
+        found = engine.assessor.classes(final, verdict)
+        loop.board.classes(engine.steps_done, found, engine.target)
     finally:
         loop.board.close()
     if loop.profile is not None and ranks.main:
         loop.profile.report(loop.display.console, engine.method, ranks.world)
-    final_state = engine.state()
+    final_state = state_of(engine)
     bad = [file for files in ranks.gather(loop.bad) for file in files]
     summary = summarise(engine, final, found, verdict, bad)
     if ranks.main:
         run.checkpoints.save_as(FINAL, final_state)
-        if engine.sampled is not None:
-            run.keep_features(AFTER, engine.sampled)
+        if engine.assessor.sampled is not None:
+            run.keep_features(AFTER, engine.assessor.sampled)
         run.finish(summary, engine.target, final, found)
         if not loop.display.quiet:
-            show_classes(loop.display.console, found, made_of(engine.target.name), rows=ROWS if job.alone else 0)
+            show_classes(loop.display.console, found, made_of(engine.target.name), rows=ROWS if asked.alone else 0)
             if engine.config.train.preset != "none":
                 text = full_run(engine, *loop.clock.speed())
                 loop.display.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -263,7 +237,7 @@ def _fit(loop: Loop, job: Job) -> tuple[SeedSummary, int | None]:
 def summarise(
     engine: Engine, final: Evaluation, found: Classes, verdict: list[Finding], bad: list[dict[str, Any]]
 ) -> SeedSummary:
-    """The summary of one seed: the final model, never a selected one."""
+    """The summary of one seed: the final model, never a selected asked."""
     config, domains, told = engine.config, engine.domains, engine.method.agreement()
     return SeedSummary(
         method=config.method.name,
@@ -276,7 +250,7 @@ def summarise(
         source=domains.source.name,
         target=domains.target.name,
         seed=engine.seed,
-        steps=engine.step,
+        steps=engine.steps_done,
         images={role: len(images) for role, images in domains.lists().items()},
         scored=len(final.index),
         left_out=[problem.path for problem in domains.left_out],
@@ -288,14 +262,14 @@ def summarise(
         agreement=None if told is None else told.numbers(),
         classes=found.summary(),
         validation=_validation(final),
-        source_only=engine.before_metrics,
+        source_only=engine.assessor.before,
         per_class_accuracy=dict(zip(domains.target.classes, final.per_class, strict=True)),
     )
 
 
 def _validation(final: Evaluation) -> dict[str, Any] | None:
-    held_out = final.validation
-    return None if held_out is None else {**held_out.metrics(), "images": len(held_out.index)}
+    found = final.validation
+    return None if found is None else {**found.metrics(), "images": len(found.index)}
 
 
 def _print_end(console: Console, summary: Summary, folder: Path) -> None:

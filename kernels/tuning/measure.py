@@ -18,7 +18,7 @@ from fastget.kernels.configs import Config
 from fastget.kernels.launch import Launch, launch, record
 from fastget.kernels.tuning.candidates import KERNELS, candidates
 from fastget.methods.backend import choose_backend
-from fastget.methods.tuned import Entry
+from fastget.methods.tuned import TunedEntry
 
 Shape = tuple[int, int, int]
 Timer = Callable[[Sequence[Launch]], list[float]]  # seconds of each
@@ -30,7 +30,7 @@ MARGIN = 0.98  # of the rule's time: what is not faster by this much is noise, a
 
 def tune(
     shapes: Sequence[Shape], dtype: torch.dtype, device: torch.device, say: Callable[[str], None] = print
-) -> list[Entry]:
+) -> list[TunedEntry]:
     """The best configuration of each kernel and shape: measured on a GPU, by the model on a CPU."""
     measured = device.type == "cuda"
     choose_backend("auto", device)  # the table that is kept is put to use here, not amid the candidates
@@ -47,7 +47,7 @@ def tune(
 
 def best_of(
     kernel: str, shape: Shape, dtype: torch.dtype, device: torch.device, timer: Timer, fits: Fits
-) -> Entry:  # fmt: skip
+) -> TunedEntry:  # fmt: skip
     """Of the candidates that fit, the fastest; the rule's choice, which stands first, unless one is clearly faster."""
     precision = configs.precision(torch.empty(0, dtype=dtype))
     tried: list[tuple[Config, Launch]] = []
@@ -60,7 +60,7 @@ def best_of(
     if seconds[best] > MARGIN * seconds[0]:
         best = 0
     B, C, D = shape
-    return Entry(kernel=kernel, B=B, C=C, D=D, precision=precision, config=asdict(tried[best][0]),
+    return TunedEntry(kernel=kernel, B=B, C=C, D=D, precision=precision, config=asdict(tried[best][0]),
                  microseconds=1e6 * seconds[best], rule=1e6 * seconds[0])  # fmt: skip
 
 

@@ -9,16 +9,18 @@ from torch import Tensor, nn
 
 from fastget.bases.base import Losses, Step
 from fastget.bases.cdan import CDAN, JointMap, reversal
-from fastget.bases.settings import CDAN as Settings
+from fastget.bases.settings import CDANSettings
 from fastget.methods.base import Method, Seen, Task, Term
-from fastget.methods.settings import SourceOnly
+from fastget.methods.settings import SourceOnlySettings
 from fastget.networks.network import Network
+from tests.support import batch, images
 
 B, K, C, D = 6, 2, 3, 5
+LABELS = torch.arange(B) % C
 
 
 class Pull(Method):
-    Config = SourceOnly
+    Config = SourceOnlySettings
 
     def forward(self, seen: Seen) -> Term:
         return Term(seen.features.square().sum())
@@ -27,17 +29,13 @@ class Pull(Method):
 def model(**settings: object) -> CDAN:
     torch.manual_seed(0)
     network = Network(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), 4, C, D, norm=False).double()
-    config = Settings(hidden=7, **settings)  # type: ignore[arg-type]  # by name
-    return CDAN(network, Pull(SourceOnly(), Task(C, D, 50)), 0.1, config=config).double()
-
-
-def images(rows: int, seed: int) -> Tensor:
-    return torch.randn(rows, 3, 2, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    config = CDANSettings(hidden=7, **settings)  # type: ignore[arg-type]  # by name
+    return CDAN(network, Pull(SourceOnlySettings(), Task(C, D, 50)), 0.1, config=config).double()
 
 
 def step(**more: object) -> Step:
-    given = {"target": images(B, 2), "place": torch.arange(B), "weight": 0.5, "progress": 0.3, "adapting": False}
-    return Step(images(B, 1), torch.arange(B) % C, **{**given, **more})  # type: ignore[arg-type]  # by name
+    given = {"target": batch(images(B, 2)), "weight": 0.5, "progress": 0.3, "adapting": False}
+    return Step(batch(images(B, 1), LABELS), **{**given, **more})  # type: ignore[arg-type]  # by name
 
 
 def entropy(p: Tensor) -> Tensor:
@@ -77,10 +75,9 @@ def test_the_loss_and_every_gradient(progress: float) -> None:
 def test_a_step_is_its_parts() -> None:
     cdan, given = model(weight=2.0), step()
     losses: Losses = cdan(given)
-    f_s, f = (cdan.network(x)[0] for x in (given.source, given.target))
+    f_s, f = (cdan.network(images(B, seed))[0] for seed in (1, 2))
     z_s, z = cdan.network.classifier(f_s), cdan.network.classifier(f)
-    assert given.labels is not None
-    source = F.cross_entropy(z_s, given.labels, label_smoothing=0.1)
+    source = F.cross_entropy(z_s, LABELS, label_smoothing=0.1)
     domain = plain_domain_loss(cdan, f_s, z_s, f, z)
     torch.testing.assert_close(losses.loss, source + 2 * domain)
     assert losses.term is None
@@ -92,13 +89,10 @@ def test_a_step_is_its_parts() -> None:
 
 def test_the_labelled_target_images_are_of_the_target() -> None:
     cdan = model()
-    given = step(shots=images(K, 3), shot_labels=torch.tensor([2, 1]))
-    losses: Losses = cdan(given)
-    assert given.target is not None
-    assert given.labels is not None
-    f_s, f = cdan.network(given.source)[0], cdan.network(torch.cat([given.target, images(K, 3)]))[0]
+    losses: Losses = cdan(step(shots=batch(images(K, 3), torch.tensor([2, 1]))))
+    f_s, f = cdan.network(images(B, 1))[0], cdan.network(torch.cat([images(B, 2), images(K, 3)]))[0]
     z_s, z = cdan.network.classifier(f_s), cdan.network.classifier(f)
-    supervised = F.cross_entropy(z_s, given.labels, label_smoothing=0.1)
+    supervised = F.cross_entropy(z_s, LABELS, label_smoothing=0.1)
     supervised = supervised + F.cross_entropy(z[B:], torch.tensor([2, 1]), label_smoothing=0.1)
     torch.testing.assert_close(losses.loss, supervised + plain_domain_loss(cdan, f_s, z_s, f, z))
 

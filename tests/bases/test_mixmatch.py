@@ -5,13 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from fastget.bases.base import Losses, Step
-from fastget.bases.mixmatch import MixMatch, draw, mean_of
-from fastget.bases.settings import MixMatch as Settings
+from fastget.bases.mixmatch import MixMatch, draw, mean_of, two_views
+from fastget.bases.settings import MixMatchSettings
 from fastget.methods.base import Method, Seen, Task, Term
-from fastget.methods.settings import PL
+from fastget.methods.settings import PLSettings
 from fastget.networks.network import Network
 from fastget.training.train import train
-from tests.support import metrics, tiny
+from tests.support import batch, images, metrics, tiny
 
 B, K, C, D = 4, 2, 3, 5
 CPU = torch.device("cpu")
@@ -20,10 +20,10 @@ CPU = torch.device("cpu")
 class Given(Method):
     """Labels that are given, of the two views one after the other."""
 
-    Config = PL
+    Config = PLSettings
 
     def __init__(self, *labels: list[int]) -> None:
-        super().__init__(PL(), Task(C, D, 50))
+        super().__init__(PLSettings(), Task(C, D, 50))
         self.given = [torch.tensor(part) for part in labels]
         self.shown: list[Seen] = []
 
@@ -41,29 +41,20 @@ class Given(Method):
 def model(*labels: list[int], **settings: float) -> MixMatch:
     torch.manual_seed(0)
     network = Network(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), 4, C, D, norm=False)
-    return MixMatch(network, Given(*labels), 0.1, config=Settings(**settings)).double()
-
-
-def images(rows: int, seed: int) -> Tensor:
-    return torch.randn(rows, 3, 2, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return MixMatch(network, Given(*labels), 0.1, config=MixMatchSettings(**settings)).double()
 
 
 def step(**more: object) -> Step:
-    given: dict[str, object] = {"target": images(B, 2), "second": images(B, 3), "place": torch.arange(B) + 7}
+    given: dict[str, object] = {"target": batch(images(B, 2), second=images(B, 3), first=7)}
     given |= {"progress": 0.25, "adapting": False, "seed": 5, "number": 11}
-    return Step(images(B, 1), torch.tensor([0, 1, 2, 0]), **{**given, **more})  # type: ignore[arg-type]  # by name
+    return Step(batch(images(B, 1), torch.tensor([0, 1, 2, 0])), **{**given, **more})  # type: ignore[arg-type]  # by name
 
 
 def plain_step(base: MixMatch, given: Step, guess: list[list[float]]) -> tuple[float, float]:
     """METHODS 2.8: cross-entropy and squared error of the mixed rows, one by one."""
-    assert given.source is not None
-    assert given.labels is not None
-    assert given.target is not None
-    assert given.second is not None
-    labelled, classes = [given.source], given.labels.tolist()
-    if given.shots is not None and given.shot_labels is not None:
-        labelled, classes = [*labelled, given.shots], classes + given.shot_labels.tolist()
-    x = torch.cat([*labelled, given.target, given.second])
+    labelled = [part for part in (given.source, given.shots) if part is not None]
+    classes = [c for part in labelled for c in part.labels.tolist()]
+    x = torch.cat([*(part.images for part in labelled), *two_views(given)])
     y = [[float(c == label) for c in range(C)] for label in classes] + guess + guess
     share, order = draw(given, len(x), base.config.alpha, CPU)
     assert 0.5 <= share <= 1
@@ -81,7 +72,7 @@ def plain_step(base: MixMatch, given: Step, guess: list[list[float]]) -> tuple[f
 def plain_guess(base: MixMatch, given: Step, temperature: float) -> list[list[float]]:
     rows = []
     for b in range(B):
-        p1, p2 = (torch.softmax(base.network(view[b : b + 1])[1][0], 0) for view in (given.target, given.second))  # type: ignore[index]  # given
+        p1, p2 = (torch.softmax(base.network(view[b : b + 1])[1][0], 0) for view in two_views(given))
         sharp = ((p1 + p2) / 2) ** (1 / temperature)
         rows.append((sharp / sharp.sum()).tolist())
     return rows
@@ -99,7 +90,7 @@ def test_alone_it_trains_on_its_guess(temperature: float) -> None:
 
 
 def test_labelled_target_images_count_as_labelled() -> None:
-    base, given = model(), step(shots=images(K, 4), shot_labels=torch.tensor([2, 1]))
+    base, given = model(), step(shots=batch(images(K, 4), torch.tensor([2, 1])))
     losses: Losses = base(given)
     entropy, squared = plain_step(base, given, plain_guess(base, given, 0.5))
     assert losses.parts()["loss_source"].item() == pytest.approx(entropy, abs=1e-6)
@@ -118,9 +109,7 @@ def test_a_methods_labels_replace_the_guess() -> None:
     assert losses.term is not None
     assert losses.term.kept == "kept"
     assert losses.seen is not None
-    assert given.target is not None
-    assert given.second is not None
-    (f1, z1), (f2, z2) = base.network(given.target), base.network(given.second)
+    (f1, z1), (f2, z2) = map(base.network, two_views(given))
     torch.testing.assert_close(losses.seen.features, (f1 + f2) / 2)
     mean = (torch.softmax(z1, 1) + torch.softmax(z2, 1)) / 2
     torch.testing.assert_close(torch.softmax(losses.seen.logits, 1), mean)
@@ -131,7 +120,7 @@ def test_a_methods_labels_replace_the_guess() -> None:
 
 def test_what_is_learned_carries_gradient_and_the_guess_does_not() -> None:
     base, given = model(), step()
-    guess, _, _ = base.guess(given, *base.views(given, "guess"))
+    guess, _, _ = base.guess(given, *base.look(given, "guess"))
     assert not guess.requires_grad
     losses: Losses = base(given)
     losses.loss.backward()

@@ -9,19 +9,21 @@ from fastget import bases
 from fastget.bases.base import Base, Losses, Step
 from fastget.bases.plain import Plain
 from fastget.methods.base import Method, Seen, Task, Term
-from fastget.methods.settings import SourceOnly
+from fastget.methods.settings import SourceOnlySettings
 from fastget.networks.network import Network
+from tests.support import batch, images
 
 C, D = 3, 5
+LABELS = torch.tensor([0, 1, 2, 0])
 
 
 class Pull(Method):
     """Half the squared length of the features, with a parameter, so that each part can be told."""
 
-    Config = SourceOnly
+    Config = SourceOnlySettings
 
     def __init__(self) -> None:
-        super().__init__(SourceOnly(), Task(C, D, 50))
+        super().__init__(SourceOnlySettings(), Task(C, D, 50))
         self.scale = nn.Parameter(torch.tensor(2.0))
         self.seen: list[Seen] = []
 
@@ -35,16 +37,12 @@ class Pull(Method):
 def model() -> Plain:
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.BatchNorm1d(4))
-    return Plain(Network(backbone, 4, C, D, norm=False), Pull(), label_smoothing=0.1)
-
-
-def images(rows: int, seed: int) -> Tensor:
-    return torch.randn(rows, 3, 2, 2, generator=torch.Generator().manual_seed(seed))
+    return Plain(Network(backbone, 4, C, D, norm=False), Pull(), label_smoothing=0.1).double()
 
 
 def step(**more: object) -> Step:
-    given = {"target": images(5, 2), "place": torch.arange(5) + 7, "weight": 0.5, "progress": 0.25}
-    return Step(images(4, 1), torch.tensor([0, 1, 2, 0]), **{**given, **more})  # type: ignore[arg-type]  # by name
+    given = {"target": batch(images(5, 2), first=7), "weight": 0.5, "progress": 0.25}
+    return Step(batch(images(4, 1), LABELS), **{**given, **more})  # type: ignore[arg-type]  # by name
 
 
 def features_of(model: Plain, x: Tensor) -> Tensor:
@@ -53,12 +51,9 @@ def features_of(model: Plain, x: Tensor) -> Tensor:
 
 
 def test_the_loss_is_its_parts(model: Plain) -> None:
-    given = step()
-    losses: Losses = model(given)
-    assert given.source is not None
-    assert given.labels is not None
-    f_s, f_t = features_of(model, given.source), features_of(model, images(5, 2))
-    source = F.cross_entropy(model.network.classifier(f_s), given.labels, label_smoothing=0.1)
+    losses: Losses = model(step())
+    f_s, f_t = features_of(model, images(4, 1)), features_of(model, images(5, 2))
+    source = F.cross_entropy(model.network.classifier(f_s), LABELS, label_smoothing=0.1)
     term = 2 * f_t.square().sum() / 2
     torch.testing.assert_close(losses.source, source)
     torch.testing.assert_close(losses.loss, source + 0.5 * term)
@@ -83,7 +78,7 @@ def test_shots_go_with_the_target_and_are_supervised(model: Plain) -> None:
     shots, labels = images(2, 3), torch.tensor([2, 1])
     calls: list[int] = []
     model.network.backbone.register_forward_hook(lambda m, i, o: calls.append(len(i[0])))
-    losses: Losses = model(step(shots=shots, shot_labels=labels))
+    losses: Losses = model(step(shots=batch(shots, labels)))
     assert calls == [4, 7]  # one domain, one call
     f = features_of(model, torch.cat([images(5, 2), shots]))
     supervised = F.cross_entropy(model.network.classifier(f[5:]), labels, label_smoothing=0.1)
@@ -95,7 +90,7 @@ def test_shots_go_with_the_target_and_are_supervised(model: Plain) -> None:
 
 def test_a_step_without_a_target_still_reaches_every_parameter(model: Plain) -> None:
     """Or DistributedDataParallel would wait for the method's."""
-    losses: Losses = model(step(target=None, place=None))
+    losses: Losses = model(step(target=None))
     torch.testing.assert_close(losses.loss, losses.source)
     assert losses.term is None
     losses.loss.backward()

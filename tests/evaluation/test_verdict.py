@@ -85,21 +85,36 @@ def test_collapse(predicted: list[int], before: float | None, partial: bool, sai
 
 
 def test_below_the_warm_up() -> None:
-    (fell,) = of_accuracy(0.113, 0.4, 0.348, 7)
+    (fell,) = of_accuracy(0.113, 0.4, 0.348, 7, 500)
     assert (fell.name, fell.numbers) == (FELL, {"accuracy": 0.113, "at_end_of_warm_up": 0.348})
     assert "accuracy 11.3 %, and 34.8 % at the end of the warm-up" in fell.text
-    assert of_accuracy(0.348, 0.4, 0.348, 7) == []
-    assert of_accuracy(0.348, 0.4, None, 7) == []
+    assert of_accuracy(0.348, 0.4, 0.348, 7, 500) == []
+    assert of_accuracy(0.348, 0.4, None, 7, 500) == []
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "before", "images", "said"),
+    [
+        (0.975, 0.981, 157, False),  # one image of 157
+        (0.965, 0.98, 157, False),  # two or three, and chance may make so much of it
+        (0.92, 0.98, 157, True),
+        (0.60, 0.608, 100_000, False),  # less than a point
+        (0.60, 0.612, 100_000, True),
+        (0.0, 0.25, 48, True),
+    ],
+)
+def test_a_fall_that_chance_may_make_is_not_told(accuracy: float, before: float, images: int, said: bool) -> None:
+    assert names(of_accuracy(accuracy, 0.9, before, 31, images)) == ([FELL] if said else [])
 
 
 def test_at_chance() -> None:
-    (chance,) = of_accuracy(0.5, 1 / 7 + 0.015, None, 7)
+    (chance,) = of_accuracy(0.5, 1 / 7 + 0.015, None, 7, 99)
     assert (chance.name, chance.numbers["chance"]) == (CHANCE, 1 / 7)
     assert "mean class accuracy 15.8 %, where one answer for all images gives 14.3 %" in chance.text
-    assert of_accuracy(1 / 7, 1 / 7 + 0.025, None, 7) == []  # the largest class may have a share of 1/7 and more
-    assert of_accuracy(1.0, 1.0, None, 1) == []  # of one class every answer is right
-    assert names(of_accuracy(0.1, 0.1, 0.2, 7)) == [FELL, CHANCE]
+    assert of_accuracy(1 / 7, 1 / 7 + 0.025, None, 7, 99) == []  # the largest class may have a share of 1/7 and more
+    assert of_accuracy(1.0, 1.0, None, 1, 99) == []  # of one class every answer is right
+    assert names(of_accuracy(0.1, 0.1, 0.2, 7, 99)) == [FELL, CHANCE]
 
 
 def test_without_labels_nothing_is_said_of_accuracy() -> None:
-    assert of_accuracy(None, None, None, 0) == []
+    assert of_accuracy(None, None, None, 0, 9) == []

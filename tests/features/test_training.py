@@ -17,6 +17,7 @@ from fastget.features.make import make_features
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.serving.predictor import load_predictor
 from fastget.training.engine import Engine
+from fastget.training.resume import load_state, state_of
 from tests.features.support import on_features, small_store
 from tests.support import fitting, metrics
 
@@ -44,8 +45,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def losses_of(engine: Engine) -> list[dict[str, float]]:
     engine.model.train()
     found = []
-    for batches in engine.batches():
-        engine.train_step(batches)
+    for step in engine.steps():
+        engine.train_step(step)
         found.append(engine.read_means())
     return found
 
@@ -106,10 +107,10 @@ def test_a_group_without_parameters(root: Path, impl: str) -> None:
     engine = Engine(config, 0, load_domains(config.data), torch.device("cpu"))
     weight = engine.network.classifier.weight
     before = weight.detach().clone()
-    engine.train_step(next(engine.batches()))
+    engine.train_step(next(engine.steps()))
     assert [len(group["params"]) > 0 for group in engine.optimizer.param_groups] == [False, True]
     assert not torch.equal(before, weight)
-    engine.load(engine.state())
+    load_state(engine, state_of(engine))
 
 
 @pytest.mark.parametrize("dim", [64, 4096])

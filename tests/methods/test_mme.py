@@ -8,7 +8,7 @@ from fastget.config import make_config
 from fastget.data.domains import load_domains
 from fastget.methods.base import Seen, Task
 from fastget.methods.mme import MME
-from fastget.methods.settings import MME as Settings
+from fastget.methods.settings import MMESettings
 from fastget.networks.network import CosineHead, Network
 from fastget.serving.predictor import load_predictor
 from fastget.training.engine import Engine
@@ -36,7 +36,7 @@ def test_the_classifier_maximises_the_entropy_and_everything_below_minimises_it(
     p = torch.softmax(z, 1)
     entropy = -(p * p.log()).sum(1).mean()
     slopes = torch.autograd.grad(entropy, list(parameters.values()), retain_graph=True)
-    term = MME(Settings(), Task(C, D, 50))(Seen(f, z, torch.arange(7), network.classifier, 0.0))
+    term = MME(MMESettings(), Task(C, D, 50))(Seen(f, z, torch.arange(7), network.classifier, 0.0))
     assert term.loss.item() == pytest.approx(-entropy.item(), abs=1e-12)
     found = torch.autograd.grad(term.loss, list(parameters.values()))
     for name, mine, slope in zip(parameters, found, slopes, strict=True):
@@ -53,7 +53,7 @@ def test_an_iteration_is_two_steps_of_the_optimizer() -> None:
     forwards: list[int] = []
     engine.network.register_forward_hook(lambda m, i, o: forwards.append(len(i[0])))
     engine.optimizer.register_step_post_hook(lambda o, a, k: seen.append((len(seen), list(forwards))))
-    batches = engine.batches()
+    batches = engine.steps()
     engine.train_step(next(batches))
     batches.close()
     assert [shown for _, shown in seen] == [[16, 5], [16, 5, 11]]

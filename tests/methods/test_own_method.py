@@ -94,10 +94,10 @@ def test_it_goes_on_to_the_bit(example: Path, monkeypatch: pytest.MonkeyPatch) -
     whole = train(tiny("whole", **given), quiet=True).folder
     step = Engine.train_step
 
-    def stop(self: Engine, batches: Any) -> None:
-        if self.step == 6:
+    def stop(self: Engine, *given: Any) -> None:
+        if self.steps_done == 6:
             raise KeyboardInterrupt
-        step(self, batches)
+        step(self, *given)
 
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "train_step", stop)
@@ -162,14 +162,14 @@ def test_its_file_may_be_named_and_lie_otherwise_when_the_run_goes_on(example: P
 
 
 class Good(Method):
-    Config = methods.settings.SourceOnly
+    Config = methods.settings.SourceOnlySettings
 
     def forward(self, seen: Seen) -> Term:
         return Term(seen.logits.sum())
 
 
 class WithoutForward(Method):
-    Config = methods.settings.SourceOnly
+    Config = methods.settings.SourceOnlySettings
 
 
 @dataclass(kw_only=True)
@@ -177,7 +177,7 @@ class Thawed(methods.settings.Settings):
     """Not frozen."""
 
 
-class Lost(methods.settings.MCC):
+class Lost(methods.settings.MCCSettings):
     """Not a dataclass of its own: `more` would be lost."""
 
     more: int = 3

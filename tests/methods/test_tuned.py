@@ -17,9 +17,9 @@ TILE = Tile(BLOCK_B=16, BLOCK_C=64, BLOCK_D=32, PRECISION="bf16", num_warps=8, n
 SHAPE = (36, 65, 256)
 
 
-def entry(config: Tile = TILE) -> tuned.Entry:
+def entry(config: Tile = TILE) -> tuned.TunedEntry:
     B, C, D = SHAPE
-    return tuned.Entry(
+    return tuned.TunedEntry(
         kernel="logits", B=B, C=C, D=D, precision="bf16", config=asdict(config), microseconds=2.0, rule=3.0
     )
 
@@ -89,7 +89,7 @@ def test_a_damaged_file_is_left_out_with_a_word(text: str, cache: Path) -> None:
 def test_a_second_tuning_replaces_the_first_and_keeps_other_shapes() -> None:
     tuned.write(CUDA, [entry()])
     other = Tile(BLOCK_B=32, BLOCK_C=32, BLOCK_D=32, PRECISION="bf16", num_warps=4)
-    tuned.write(CUDA, [entry(other), tuned.Entry(**{**asdict(entry()), "B": 72})])
+    tuned.write(CUDA, [entry(other), tuned.TunedEntry(**{**asdict(entry()), "B": 72})])
     assert tuned.use(CUDA) == 2
     assert configs.logits(*SHAPE, "bf16") == other
     assert configs.logits(72, *SHAPE[1:], "bf16") == TILE

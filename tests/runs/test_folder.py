@@ -30,14 +30,14 @@ def test_a_second_process_in_a_runs_folder_is_refused(root: Path, monkeypatch: p
     said: list[str] = []
     step = Engine.train_step
 
-    def second(self: Engine, batches: Any) -> None:
-        if self.step == 3:
+    def second(self: Engine, *given: Any) -> None:
+        if self.steps_done == 3:
             monkeypatch.setattr(Engine, "train_step", step)
             for out in ("run", "run/seed-0"):
                 with pytest.raises(ValueError, match=r"in use by .*process") as refused:
                     train(on_features(root, out, train__resume="auto"), quiet=True)
                 said.append(str(refused.value))
-        step(self, batches)
+        step(self, *given)
 
     monkeypatch.setattr(Engine, "train_step", second)
     train(on_features(root, "run", train__seeds="0,1"), quiet=True)

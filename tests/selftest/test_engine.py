@@ -9,6 +9,7 @@ from fastget.methods.get.method import GetMethod
 from fastget.selftest import engine as selftest_engine
 from fastget.selftest.table import Machine, run_checks
 from fastget.training.engine import Engine
+from fastget.training.resume import load_state
 
 CPU = Machine(torch.device("cpu"))
 
@@ -28,14 +29,12 @@ def test_rows_on_a_cpu() -> None:
 
 
 def test_a_lost_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Engine.load
+    def forgetful(engine: Engine, state: dict[str, Any]) -> None:
+        load_state(engine, state)
+        assert isinstance(engine.method, GetMethod)
+        engine.method.get.mu.add_(0.01)
 
-    def forgetful(self: Engine, state: dict[str, Any]) -> None:
-        load(self, state)
-        assert isinstance(self.method, GetMethod)
-        self.method.get.mu.add_(0.01)
-
-    monkeypatch.setattr(Engine, "load", forgetful)
+    monkeypatch.setattr(selftest_engine, "load_state", forgetful)
     monkeypatch.setitem(selftest_engine.SMALL, "train.warmup_steps", 2)
     (row,) = run_checks(CPU, [selftest_engine.resume])
     assert row.status == "fail"

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,12 +55,12 @@ def test_a_file_that_vanishes_does_not_end_the_run(digits: Path, loader: str, mo
     train_step = Engine.train_step
     gone: list[Path] = []
 
-    def vanish(self: Engine, batches: object) -> None:
-        if self.step == 5:  # a file that step 30 will want
+    def vanish(self: Engine, *given: Any) -> None:
+        if self.steps_done == 5:  # a file that step 30 will want
             stream = self.loaders.source.stream
             gone.append(Path(stream.images.file(int(stream.sampler(30).index[0]))))
             gone[0].unlink()
-        train_step(self, batches)  # type: ignore[arg-type]
+        train_step(self, *given)
 
     monkeypatch.setattr(Engine, "train_step", vanish)
     given = dict(pair.split("=") for pair in SETTINGS)
@@ -75,9 +76,9 @@ def test_a_target_image_that_vanishes_is_counted_where_it_is_not_scored(
     evaluate = Engine.evaluate
     gone = sorted((digits / "handwritten" / "3").iterdir())[0]
 
-    def vanish(self: Engine) -> Evaluation:
+    def vanish(self: Engine, *given: Any) -> Evaluation:
         gone.unlink(missing_ok=True)
-        return evaluate(self)
+        return evaluate(self, *given)
 
     monkeypatch.setattr(Engine, "evaluate", vanish)
     given = dict(pair.split("=") for pair in SETTINGS)
@@ -96,10 +97,10 @@ def test_too_many_bad_files_stop_the_run_with_a_checkpoint(
 ) -> None:
     train_step = Engine.train_step
 
-    def vanish(self: Engine, batches: object) -> None:
-        if self.step == 12:
+    def vanish(self: Engine, *given: Any) -> None:
+        if self.steps_done == 12:
             shutil.rmtree(digits / "fonts")
-        train_step(self, batches)  # type: ignore[arg-type]
+        train_step(self, *given)
 
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "train_step", vanish)
@@ -122,13 +123,13 @@ def test_ssda_trains_on_three_streams() -> None:
     engine = Engine(config, 0, load_domains(config.data), torch.device("cpu"))
     passes: list[int] = []
     engine.network.backbone.register_forward_hook(lambda m, i, o: passes.append(len(i[0])))
-    batches = engine.batches()
+    batches = engine.steps()
     first = next(batches)
     assert first.target is None
     assert first.shots is not None
     engine.train_step(first)
     assert passes == [12, 4]  # the warm-up: source, labelled target
-    while engine.step < 4:
+    while engine.steps_done < 4:
         engine.train_step(next(batches))
     batch = next(batches)
     assert batch.target is not None

@@ -23,9 +23,10 @@ from fastget.runs.checkpoint import load_checkpoint
 from fastget.selftest.engine import steps
 from fastget.training.engine import Engine
 from fastget.training.optim import build_optimizer, choose_impl, fill_momentum
+from fastget.training.resume import load_state, state_of
 from fastget.training.train import train
 from tests.fake_cuda import autocast_on_fake_cuda, to_fake_cuda
-from tests.support import PAIRS, fitting, metrics, tiny
+from tests.support import PAIRS, batch, fitting, metrics, tiny
 
 CPU = torch.device("cpu")
 # what makes the host wait for the device, or has a shape that depends on values
@@ -62,8 +63,8 @@ def make(**settings: Any) -> Engine:
 @contextlib.contextmanager
 def stepping(engine: Engine, until: int) -> Iterator[Any]:
     """The engine's batches, after training up to a step."""
-    batches = engine.batches()
-    while engine.step < until:
+    batches = engine.steps()
+    while engine.steps_done < until:
         engine.train_step(next(batches))
     yield batches
     batches.close()
@@ -299,22 +300,22 @@ def test_compile_follows_eager() -> None:
 
 
 def test_another_runs_checkpoint_is_refused() -> None:
-    state = make().state()
+    state = state_of(make())
     for settings, message in (
         ({"network__bottleneck_dim": 64}, r"other settings: network\.bottleneck_dim \(256 there, 64 here\)"),
         ({"get__tau": 0.5}, "get.tau"),
     ):
         with pytest.raises(ValueError, match=message):
-            make(**settings).load(state)
+            load_state(make(**settings), state)
     with pytest.raises(ValueError, match="another data set: it knows 2 classes"):
-        make().load({**state, "classes": ["a", "b"]})
+        load_state(make(), {**state, "classes": ["a", "b"]})
     with pytest.raises(ValueError, match=r"train\.seeds"):
-        make(train__seeds="7").load(state)
+        load_state(make(train__seeds="7"), state)
     with pytest.raises(ValueError, match="lacks 'optimizer'"):
-        make().load({key: value for key, value in state.items() if key != "optimizer"})
+        load_state(make(), {key: value for key, value in state.items() if key != "optimizer"})
     with pytest.raises(ValueError, match="another network"):
-        make().load({**state, "model": make(network__bottleneck_dim=64).state()["model"]})
-    make(train__log_every=1).load(state)  # what the trajectory does not depend on may differ
+        load_state(make(), {**state, "model": state_of(make(network__bottleneck_dim=64))["model"]})
+    load_state(make(train__log_every=1), state)  # what the trajectory does not depend on may differ
 
 
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(capsys: pytest.CaptureFixture[str]) -> None:
@@ -418,10 +419,10 @@ def test_the_forward_pass_on_fake_cuda_tensors(
         images = torch.empty(4, 64, 64, 3, device="cuda").permute(0, 3, 1, 2)
         labels = torch.zeros(4, dtype=torch.int64, device="cuda")
         with torch.autocast("cuda", dtype):
-            losses = model(Step(images, labels, images, labels, second=images))
+            losses = model(Step(batch(images, labels), batch(images, second=images)))
         method.after_step(losses.seen, losses.term, torch.zeros((), device="cuda"), lambda: losses.seen)
         assert losses.seen.features.dtype == dtype
         assert losses.loss.dtype == torch.float32
         assert losses.loss.device.type == "cuda"
         with pytest.raises(Exception, match="device"):
-            model(Step(images.to("cpu"), labels, images, labels, second=images))  # the check can fail
+            model(Step(batch(images.to("cpu"), labels), batch(images, second=images)))  # the check can fail

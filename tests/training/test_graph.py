@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from fastget.training.graph import EAGER, Parts, StaticSteps, graph_of, why_not
 from fastget.training.optim import fill_momentum
 from fastget.training.train import train
 from tests.fake_cuda import Waits, autocast_on_fake_cuda, to_fake_cuda
-from tests.support import metrics, tiny
+from tests.support import batch, metrics, tiny
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 CAPTURABLE = [name for name in methods.names() if methods.method_of(name).capturable]
@@ -66,7 +67,7 @@ def make(**settings: Any) -> Engine:
 
 def run(engine: Engine, count: int) -> list[dict[str, float]]:
     """So many steps; what is logged of each."""
-    batches, found = engine.batches(), []
+    batches, found = engine.steps(), []
     for _ in range(count):
         engine.train_step(next(batches))
         found.append(engine.read_means())
@@ -151,8 +152,8 @@ def test_every_step_reads_the_same_buffers_and_no_number_of_pythons() -> None:
     engine.graph._learn = noted  # type: ignore[union-attr]
     run(engine, 12)
     adapting = [step for step in seen if step.adapting]
-    for name in ("source", "labels", "target", "place", "weight", "progress"):
-        assert len({getattr(step, name).data_ptr() for step in adapting}) == 1, name
+    for name in ("source.images", "source.labels", "target.images", "target.place", "weight", "progress"):
+        assert len({attrgetter(name)(step).data_ptr() for step in adapting}) == 1, name
     momentum = [state["momentum_buffer"].data_ptr() for state in engine.optimizer.state.values()]
     run(engine, 1)
     assert momentum == [state["momentum_buffer"].data_ptr() for state in engine.optimizer.state.values()]
@@ -200,7 +201,7 @@ def test_the_static_forward_pass_on_fake_cuda_tensors(name: str, monkeypatch: py
         labels = torch.zeros(4, dtype=torch.int64, device="cuda")
         weight, progress = (torch.zeros((), device="cuda") for _ in range(2))
         with Waits() as waits, torch.autocast("cuda", torch.bfloat16):
-            losses = model(Step(images, labels, images, labels, weight=weight, progress=progress))
+            losses = model(Step(batch(images, labels), batch(images, labels), weight=weight, progress=progress))
             method.after_step(losses.seen, losses.term, None, lambda: losses.seen)
         assert waits.seen == []
         assert losses.loss.device.type == "cuda"

@@ -70,7 +70,7 @@ def test_a_frozen_backbone_is_not_differentiated_and_does_not_move(root: Path) -
     config = filled(make_config({**tiny_folder(root), "train.preset": "quick", "train.warmup_steps": 0}))
     engine = Engine(config, 0, load_domains(config.data), torch.device("cpu"))
     before = {name: value.clone() for name, value in engine.network.named_parameters()}
-    batches = engine.batches()
+    batches = engine.steps()
     engine.train_step(next(batches))
     batches.close()
     moved = {name for name, value in engine.network.named_parameters() if not torch.equal(value, before[name])}

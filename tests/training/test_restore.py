@@ -12,8 +12,7 @@ import pytest
 from fastget.common.ranks import Ranks
 from fastget.runs.checkpoint import BadCheckpoint, load_checkpoint, save_checkpoint, sha256_of
 from fastget.runs.folder import RunFolder
-from fastget.runs.sinks.display import Display
-from fastget.training import train as train_module
+from fastget.training import resume
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,18 @@ class Threads(Ranks):
 
 
 class Engine:
-    """As much of an engine as `_restore` asks for."""
+    """As much of an engine as `go_on` asks for."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self.ranks, self.step = ranks, -1
+        self.ranks, self.steps_done = ranks, -1
 
-    def load(self, state: dict[str, Any]) -> None:
-        self.step = state["step"]
+
+@pytest.fixture(autouse=True)
+def no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_state(engine: Engine, state: dict[str, Any]) -> None:
+        engine.steps_done = state["step"]
+
+    monkeypatch.setattr(resume, "load_state", load_state)
 
 
 def both(act: Callable[[Ranks], Any]) -> list[Any]:
@@ -63,9 +67,9 @@ def both(act: Callable[[Ranks], Any]) -> list[Any]:
 
 def restore(ranks: Ranks) -> int:
     engine = Engine(ranks)
-    state = train_module._restore(RunFolder(Path("run"), 2), engine, Display("", 1, quiet=True))  # type: ignore[arg-type]
-    assert state is None or state["step"] == engine.step
-    return engine.step
+    state = resume.go_on(RunFolder(Path("run"), 2), engine, lambda text: None)  # type: ignore[arg-type]
+    assert state is None or state["step"] == engine.steps_done
+    return engine.steps_done
 
 
 def test_rank_0_decides_and_its_error_is_everyones() -> None:
@@ -105,8 +109,8 @@ def test_a_rank_that_sees_other_files_is_named(sees: str, monkeypatch: pytest.Mo
         names.append(threading.current_thread().name)
         return sha256_of(asked if len(names) == 1 else Path("elsewhere.pt"))  # rank 0 is the first to ask
 
-    monkeypatch.setattr(train_module, "load_checkpoint", other_load)  # rank 0 reads by its CheckpointFolder
-    monkeypatch.setattr(train_module, "sha256_of", other_digest)
+    monkeypatch.setattr(resume, "load_checkpoint", other_load)  # rank 0 reads by its CheckpointFolder
+    monkeypatch.setattr(resume, "sha256_of", other_digest)
     said = [str(error) for error in both(restore)]
     assert said[0] == said[1]
     assert said[0].startswith(f"rank 1 on {socket.gethostname()} cannot go on: all ranks need the run's folder")

@@ -43,7 +43,7 @@ def ask(number: int = signal.SIGTERM) -> None:
     os.kill(os.getpid(), number)
 
 
-def killed(self: Engine, batches: Any) -> None:
+def killed(self: Engine, *given: Any) -> None:
     raise KeyboardInterrupt
 
 
@@ -52,10 +52,10 @@ def ask_when_looking(patch: pytest.MonkeyPatch, wanted: str, at: int) -> None:
     steps: list[int] = []
     step, looking = Engine.train_step, Display.looking
 
-    def count(self: Engine, batches: Any) -> None:
-        steps.append(self.step)
-        step(self, batches)
-        steps.append(self.step)
+    def count(self: Engine, *given: Any) -> None:
+        steps.append(self.steps_done)
+        step(self, *given)
+        steps.append(self.steps_done)
 
     def look(self: Display, what: str, done: int, total: int) -> None:
         looking(self, what, done, total)
@@ -94,7 +94,7 @@ def test_a_pass_over_the_target_is_left_and_made_up_for(
 
 
 def test_a_second_signal_stops_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(self: Engine, batches: Any) -> None:
+    def twice(self: Engine, *given: Any) -> None:
         ask()
         ask()
 
@@ -111,9 +111,9 @@ def test_nothing_is_said_to_be_saved_that_is_not(root: Path, monkeypatch: pytest
     def full(file: Path, state: dict[str, Any]) -> None:
         raise OSError(27, "File too large")
 
-    def asked(self: Engine, batches: Any) -> None:
-        step(self, batches)
-        if self.step == 7:
+    def asked(self: Engine, *given: Any) -> None:
+        step(self, *given)
+        if self.steps_done == 7:
             monkeypatch.setattr(checkpoint, "save_checkpoint", full)
             ask()
 
@@ -130,14 +130,14 @@ def test_nothing_is_said_to_be_saved_that_is_not(root: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("room", [True, False])
 def test_what_is_on_disk_after_step_0(root: Path, room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def bad(self: Engine) -> Any:
+    def bad(self: Engine, *given: Any) -> Any:
         raise TooManyBadImages("photo", [], 48, 0.01)
         yield
 
     def full(file: Path, state: dict[str, Any]) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Engine, "batches", bad)
+    monkeypatch.setattr(Engine, "steps", bad)
     if not room:
         monkeypatch.setattr(checkpoint, "save_checkpoint", full)
     said = "after step 0, which is saved" if room else "after step 0, which could not be saved"

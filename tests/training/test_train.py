@@ -83,8 +83,8 @@ def test_dali_and_torchvision_train_alike() -> None:
     pytest.importorskip("nvidia.dali")
     configs = [tiny(name, data__loader=name) for name in ("dali", "torchvision")]
     one, other = (Engine(config, 0, load_domains(config.data), torch.device("cpu")) for config in configs)
-    for a, b in zip(one.batches(), other.batches(), strict=True):
-        for x, y in zip(a.given, b.given, strict=True):
+    for a, b in zip(one.steps(), other.steps(), strict=True):
+        for x, y in zip(a.batches, b.batches, strict=True):
             assert torch.equal(x.labels, y.labels)
             assert (x.images - y.images).abs().max() <= 1.001 / 255 / min(STD)  # a level
     assert steps(one, one.plan.warmup_steps) == pytest.approx(steps(other, one.plan.warmup_steps), rel=1e-3)
@@ -287,9 +287,9 @@ def test_a_finished_run_of_other_settings_is_not_taken_for_this_one() -> None:
 def test_a_checkpoint_never_holds_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     train_step = Engine.train_step
 
-    def poison(self: Engine, batches: Any) -> None:
-        train_step(self, batches)
-        if self.step == 6:
+    def poison(self: Engine, *given: Any) -> None:
+        train_step(self, *given)
+        if self.steps_done == 6:
             with torch.no_grad():
                 self.network.classifier.weight[0, 0] = torch.nan
 

@@ -87,8 +87,8 @@ def test_a_middle_one_may_be_the_best(root: Path, monkeypatch: pytest.MonkeyPatc
     figures = iter([0.2, 0.6, 0.6, 0.1])
     evaluate = Engine.evaluate
 
-    def told(self: Engine) -> Evaluation:
-        result = evaluate(self)
+    def told(self: Engine, *given: Any) -> Evaluation:
+        result = evaluate(self, *given)
         assert result.validation
         value = next(figures)
         told_of = dataclasses.replace(result.validation, accuracy=1 - value, mean_class_accuracy=value)
@@ -157,8 +157,8 @@ def test_what_was_best_before_a_stop_is_remembered(root: Path, monkeypatch: pyte
     value = 0.9
     evaluate = Engine.evaluate
 
-    def told(self: Engine) -> Evaluation:
-        result = evaluate(self)
+    def told(self: Engine, *given: Any) -> Evaluation:
+        result = evaluate(self, *given)
         assert result.validation
         return dataclasses.replace(result, validation=dataclasses.replace(result.validation, mean_class_accuracy=value))
 
