@@ -124,12 +124,12 @@ def read_table(file: Path, dtype: np.dtype[np.void]) -> tuple[dict[str, Any], ND
     try:
         with np.load(file) as saved:
             about, records = json.loads(bytes(saved["about"])), saved["records"]
+        if not isinstance(about, dict) or records.dtype != dtype or records.ndim != 1:
+            raise ValueError("it holds something else")
     except FileNotFoundError:
         raise
     except Exception as error:  # a damaged file makes numpy and zipfile raise almost anything
         raise DamagedTable(f"{file} is damaged ({error})") from error
-    if not isinstance(about, dict) or records.dtype != dtype or records.ndim != 1:
-        raise DamagedTable(f"{file} is damaged (it holds something else)")
     return about, records
 
 
