@@ -111,7 +111,7 @@ def read_sound(file: str, max_pixels: int = MAX_PIXELS) -> bytes:
 
 def open_regular(file: str) -> BinaryIO:
     """The file, opened. What is no regular file is an OSError: to open a pipe would wait for a writer for ever."""
-    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")

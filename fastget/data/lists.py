@@ -54,8 +54,6 @@ class ImageList:
     def files(self, root: str | None = None) -> list[str]:
         """All paths to open, under the list's root or another; much faster than one by one."""
         base = os.path.join(root or self.root, "")
-        if os.sep != "/":
-            return [os.path.join(base, path) for path in self.paths]
         return [path if path.startswith("/") else base + path for path in self.paths]
 
     @property
@@ -163,8 +161,6 @@ def _split_line(line: str, file: Path, number: int, unlabelled: bool) -> tuple[s
 
 def _inside(path: str, root: str | Path, file: Path, number: int) -> str:
     """The path, normalised; an error if it climbs out of the root."""
-    if os.sep == "\\":
-        path = path.replace("\\", "/")
     if os.path.isabs(path):
         return path
     if ".." not in path and "./" not in path and "//" not in path:
