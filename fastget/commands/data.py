@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fastget.commands.options import add_json, print_json
+from fastget.commands.output import NOTE, say
 from fastget.common.choices import Interpolation
 from fastget.common.progress import progress_bar
 from fastget.common.signals import stopping
@@ -40,31 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     commands = parser.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="the data sets known by name, and what a root must hold")
-    listing.add_argument("--json", action="store_true", help="as JSON on standard output")
+    add_json(listing)
 
     show = _command(commands, "show", "domains, classes, counts and a contact sheet of two domains")
     show.add_argument("--out", default=None, help="where the contact sheet goes (default: NAME-contact-sheet.png)")
 
     checking = _command(commands, "check", "decode every file and name the bad ones; exit code 1 if there are any")
     checking.add_argument("--quick", action="store_true", help="look at the ends of each file only, as train does")
-
     checking.add_argument("--again", action="store_true", help="look at every file, whatever earlier checks found")
     _add_max_pixels(checking)
 
     packing = _command(commands, "pack", "decode and resize every image once, into a cache that train uses")
     packing.add_argument("--format", choices=["jpeg", "raw"], default="jpeg", help="jpeg: small; raw: fastest")
-    packing.add_argument(
-        "--resize", type=_positive, default=None, help="pixels (default: the backbone's, or the data set's)"
-    )
-    packing.add_argument(
-        "--interpolation", choices=["bilinear", "bicubic"], default=None, help="default: the backbone's"
-    )
-    packing.add_argument(
-        "--network",
-        default=None,
-        metavar="NAME",
-        help="the backbone to pack for: network.name (default: the data set's)",
-    )
+    packing.add_argument("--resize", type=_positive, help="pixels (default: the backbone's, or the data set's)")
+    packing.add_argument("--interpolation", choices=["bilinear", "bicubic"], help="default: the backbone's")
+    packing.add_argument("--network", metavar="NAME", help="the backbone to pack for (default: the data set's)")
     packing.add_argument("--quality", type=_quality, default=90, help="of the JPEGs, 1 to 100")
     packing.add_argument("--cache", default="auto", help="folder of the cache; auto: in the root (train: data.cache)")
     packing.add_argument("--bad-images", choices=["error", "skip"], default="error", help="stop, or leave them out")
@@ -83,7 +74,7 @@ def _command(
     parser.add_argument("--source", default=None, help="a domain, or a list file with `lists`; default: all domains")
     parser.add_argument("--target", default=None, help="another one")
     parser.add_argument("--workers", type=_whole, default=0, help="how many at a time; 0: one per core")
-    parser.add_argument("--json", action="store_true", help="as JSON on standard output")
+    add_json(parser)
     return parser
 
 
@@ -124,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     if args.json:
-        _print_json({name: dataclasses.asdict(known) for name, known in DATA_SETS.items()})
+        print_json({name: dataclasses.asdict(known) for name, known in DATA_SETS.items()})
         return 0
     out = _out()
     for known in DATA_SETS.values():
@@ -149,7 +140,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.json:
         domains = {images.name: _counts(images) for images in lists}
         tree = {"name": args.name, "domains": domains, "notes": notes, "contact_sheet": str(sheet)}
-        _print_json({**tree, "contact_sheet_shows": shown})
+        print_json({**tree, "contact_sheet_shows": shown})
         return 0
     out = _out()
     table = Table("class", *(_plain(images.name) for images in lists), title=_plain(args.name))
@@ -160,8 +151,9 @@ def _show(args: argparse.Namespace) -> int:
     table.add_section()
     table.add_row("images", *(f"{len(images):,}" for images in lists))
     out.print(table)
-    _print_notes(out, notes)
-    out.print(_plain(f"contact sheet: {sheet}, {shown}"), highlight=False, soft_wrap=True)
+    for note in notes:
+        say(note, NOTE, out=True)
+    say(f"contact sheet: {sheet}, {shown}", out=True)
     return 0
 
 
@@ -175,28 +167,22 @@ def _check(args: argparse.Namespace) -> int:
     kept = "while the files were checked: those that are done are remembered, and the same command goes on"
     with stopping(kept), progress_bar("checking", sum(map(len, lists))) as advance:
         report = check_lists(
-            lists,
-            full=not args.quick,
-            workers=args.workers,
-            max_pixels=args.max_pixels,
-            again=args.again,
+            lists, full=not args.quick, workers=args.workers, max_pixels=args.max_pixels, again=args.again,
             advance=advance,
-        )
+        )  # fmt: skip
     closed = [one for images in lists for one in unreadable(images.unused)]
     notes = [*report.notes, *count_notes(args.name, lists), *_unused(lists)]
     if args.json:
-        _print_json(_report_dict(args.name, lists, report, notes))
+        print_json(_report_dict(args.name, lists, report, notes))
         return 1 if report.bad or closed else 0
-    out = _out()
     for problem in report.problems:
-        _print_problem(out, problem)
-    _print_notes(out, notes)
+        _say_problem(problem)
+    for note in notes:
+        say(note, NOTE, out=True)
     known = f" ({report.remembered:,} unchanged since an earlier check)" if report.remembered else ""
     counts = ", ".join(f"{images.name} {len(images):,}" for images in lists)
-    out.print(
-        _plain(f"{report.checked:,} files checked{known}: {counts}; ")
-        + f"{len(report.bad):,} bad, {len(report.warnings):,} misnamed"
-    )
+    found = f"{len(report.bad):,} bad, {len(report.warnings):,} misnamed"
+    say(f"{report.checked:,} files checked{known}: {counts}; {found}", out=True)
     return 1 if report.bad or closed else 0
 
 
@@ -210,20 +196,18 @@ def _pack(args: argparse.Namespace) -> int:
         return _verify(folder, args.json)
     with progress_bar("checking", len(images)) as advance:
         report = check_lists([images], full=False, workers=args.workers, max_pixels=args.max_pixels, advance=advance)
-    err = Console(stderr=True)
     if report.bad and args.bad_images == "error":
         for problem in report.bad:
-            _print_problem(err, problem)
-        err.print(f"{len(report.bad):,} bad files: nothing was packed. Leave them out with --bad-images skip")
+            _say_problem(problem, out=False)
+        say(f"{len(report.bad):,} bad files: nothing was packed. Leave them out with --bad-images skip")
         return 1
-    _print_notes(err, [*report.notes, *_unused(lists)])
-    err.print(
-        f"{folder}: {report.checked:,} images, about {estimate(report.checked, encoding) / 1e9:.2f} GB", soft_wrap=True
-    )
+    for note in (*report.notes, *_unused(lists)):
+        say(note, NOTE)
+    say(f"{folder}: {report.checked:,} images, about {estimate(report.checked, encoding) / 1e9:.2f} GB")
     with progress_bar("packing", report.checked) as advance:
         made = pack(images, folder, encoding, workers=args.workers, max_pixels=args.max_pixels, advance=advance)
     if args.json:
-        _print_json({**dataclasses.asdict(made), "folder": str(made.folder)})
+        print_json({**dataclasses.asdict(made), "folder": str(made.folder)})
     else:
         _print_packing(made)
     return 1 if made.bad and args.bad_images == "error" else 0
@@ -237,16 +221,13 @@ def _resizing(args: argparse.Namespace) -> tuple[int, Interpolation]:
 
 
 def _print_packing(made: Packing) -> None:
-    out = _out()
     for problem in made.bad:
-        _print_problem(out, problem, "left out: ")
+        _say_problem(problem, "left out: ")
     kept = f", {made.kept:,} of them were there already" if made.kept else ""
-    repaired = (
-        f", {made.repaired:,} in shards whose checksum was wrong and which were written again" if made.repaired else ""
-    )
-    out.print(
-        f"{made.images - len(made.bad):,} images packed{kept}{repaired}: {made.bytes / 1e9:.2f} GB in {made.folder}"
-    )
+    again = "in shards whose checksum was wrong and which were written again"
+    repaired = f", {made.repaired:,} {again}" if made.repaired else ""
+    packed = f"{made.images - len(made.bad):,} images packed{kept}{repaired}"
+    say(f"{packed}: {made.bytes / 1e9:.2f} GB in {made.folder}", out=True)
 
 
 def _verify(folder: Path, as_json: bool) -> int:
@@ -256,11 +237,11 @@ def _verify(folder: Path, as_json: bool) -> int:
     with progress_bar("verifying", len(cache.records)) as advance:
         wrong = verify(cache, advance)
     if as_json:
-        _print_json({"folder": str(folder), "shards": len(cache.shards), "damaged": wrong})
+        print_json({"folder": str(folder), "shards": len(cache.shards), "damaged": wrong})
     else:
         for name in wrong:
-            _out().print(f"{folder / name}: a checksum is wrong", soft_wrap=True)
-        _out().print(f"{len(cache.shards):,} shards, {len(wrong):,} damaged")
+            say(f"{folder / name}: a checksum is wrong", out=True)
+        say(f"{len(cache.shards):,} shards, {len(wrong):,} damaged", out=True)
     return 1 if wrong else 0
 
 
@@ -280,27 +261,17 @@ def _out() -> Console:
 
 
 def _plain(text: str) -> str:
-    """As rich prints it, whatever is in a name: no markup, no escape sequences."""
+    """A cell of a table, whatever is in a name: no markup, no escape sequences."""
     return escape(escaped(text))
 
 
-def _print_notes(out: Console, notes: Sequence[str]) -> None:
-    for note in notes:
-        out.print(f"[yellow]note:[/] {_plain(note)}", highlight=False, soft_wrap=True)
-
-
-def _print_problem(out: Console, problem: Problem, before: str = "") -> None:
-    out.print(escaped(f"{before}{problem.path}: {problem.reason}"), soft_wrap=True, markup=False, highlight=False)
+def _say_problem(problem: Problem, before: str = "", *, out: bool = True) -> None:
+    say(f"{before}{problem.path}: {problem.reason}", out=out)
 
 
 def _unused(lists: Sequence[ImageList]) -> list[str]:
     """What lies in the domains' folders and is not among the images, a line a reason."""
     return [note for images in lists for note in unused_notes(images.name, images.unused)]
-
-
-def _print_json(tree: object) -> None:
-    text = json.dumps(tree, indent=2, ensure_ascii=False)
-    print(text.encode(errors="backslashreplace").decode())
 
 
 def _counts(images: ImageList) -> dict[str, object]:

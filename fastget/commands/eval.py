@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,10 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fastget.commands.predict import add_checkpoint, open_predictor
+from fastget.commands.options import add_checkpoint, add_fields, add_json, add_set, given_fields, print_json
+from fastget.commands.output import say
+from fastget.commands.predict import add_serving, open_predictor
 from fastget.common.progress import progress_bar
 from fastget.common.text import and_more, escaped
-from fastget.config import DataConfig, make_config, parse_pairs
+from fastget.config import DataConfig, make_config
 from fastget.data.domains import load_domains
 from fastget.data.feature_store import Origin
 from fastget.data.folders import unused_notes
@@ -39,13 +40,7 @@ OPTIONS = {  # as in `fastget train`: option -> (field, help)
     "--target": ("data.target", "domain to evaluate: a folder's name, or a list file"),
     "--bad-images": ("data.bad_images", "unreadable images: error (stop) or skip (leave them out)"),
 }
-OF_THE_NETWORK = (
-    "resize",
-    "crop",
-    "interpolation",
-    "mean",
-    "std",
-)  # fields of the data section that the checkpoint fixes
+OF_THE_NETWORK = ("resize", "crop", "interpolation", "mean", "std")  # fields of data that the checkpoint fixes
 OF_THE_MACHINE = ("loader", "workers", "bad_images")  # those that do not depend on which images they are
 
 
@@ -57,26 +52,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "itself, give it as --source and as --target. Labels are used for these figures only."
     )
     add_checkpoint(parser)
-    for option, (field, text) in OPTIONS.items():
-        name = option.strip("-").replace("-", "_").upper()
-        parser.add_argument(option, dest=field, metavar=name, help=f"{text}; default: the run's own")
-    parser.add_argument(
-        "--set",
-        action="append",
-        nargs="+",
-        default=[],
-        metavar="data.field=value",
-        help="any field of the data section",
-    )
+    add_serving(parser)
+    add_fields(parser, OPTIONS, "; default: the run's own")
+    add_set(parser, "any field of the data section", "data.field")
     parser.add_argument("--domain", choices=["target", "source"], default="target", help="which of the two to evaluate")
-    parser.add_argument("--json", action="store_true", help="as JSON on standard output, not as a table")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0. ValueError is for wrong usage, and for a domain that does not fit the checkpoint."""
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}")
-    settings = _settings(args)
+    settings = given_fields(args)
     predictor = open_predictor(args.checkpoint, args.device, args.precision)
     data = data_config(predictor, settings)
     images, features = find_domain(data, args.domain, predictor)
@@ -85,19 +72,14 @@ def run(args: argparse.Namespace) -> int:
     report = describe(predictor, images, evaluation, bad)
     if bad:
         first = and_more([f"{one.path} {one.reason}" for one in bad], 3)
-        _say(f"warning: {len(bad):,} of {len(images):,} images could not be read, and are not scored: {first}")
+        say(f"warning: {len(bad):,} of {len(images):,} images could not be read, and are not scored: {first}")
     if args.json:
-        print(json.dumps(report, indent=2))
+        print_json(report)
     else:
-        console = Console()
         title = f"{report['domain']}, {report['scored']:,} images, by {report['checkpoint']} (step {report['step']})"
-        console.print(escaped(title), highlight=False, markup=False, soft_wrap=True)
-        console.print(_table(report))
+        say(title, out=True)
+        Console().print(_table(report))
     return 0
-
-
-def _say(text: str) -> None:
-    Console(stderr=True).print(escaped(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def evaluate_domain(
@@ -135,12 +117,6 @@ def loader_of(
 # --- which images --------------------------------------------------------------------------------
 
 
-def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields that the command line gives, --set last."""
-    given = {field: value for field, _ in OPTIONS.values() if (value := getattr(args, field)) is not None}
-    return given | parse_pairs(args.set)
-
-
 def data_config(predictor: Predictor, settings: Mapping[str, Any]) -> DataConfig:
     """The run's data section under the given settings. Of another data set, the run's places mean nothing."""
     for key in settings:
@@ -155,7 +131,7 @@ def data_config(predictor: Predictor, settings: Mapping[str, Any]) -> DataConfig
     own = make_config({f"data.{name}": value for name, value in stored.items()}).data
     found, moved = as_found(dataclasses.replace(own, **_places(settings, own)))
     for note in moved:
-        _say(note)
+        say(note)
     values = {f"data.{name}": getattr(found, name) for name in stored}
     return make_config({**values, **settings, "data.started_in": None}).data
 
@@ -174,9 +150,9 @@ def find_domain(data: DataConfig, which: str, predictor: Predictor) -> tuple[Ima
     with progress_bar("looking at the images", None) as advance:
         domains = load_domains(data, advance=advance)
     for problem in domains.left_out:
-        _say(f"left out: {problem.path} {problem.reason}")
+        say(f"left out: {problem.path} {problem.reason}")
     for note in unused_notes(domains.lists()[which].name, domains.unused.get(which, ())):
-        _say(note)
+        say(note)
     if domains.origin is not None:
         _refuse_other_features(domains.origin, predictor)
     return domains.lists()[which], domains.features.get(which)

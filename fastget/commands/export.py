@@ -6,10 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
-
 from fastget.commands.eval import data_config, find_domain, loader_of
+from fastget.commands.options import add_checkpoint
+from fastget.commands.output import say
 from fastget.commands.predict import open_predictor
 from fastget.serving import BATCH
 
@@ -40,10 +39,7 @@ images are read once. `fastget predict --checkpoint FILE.safetensors` and `fastg
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `fastget export`."""
     parser.description = USAGE
-    parser.add_argument(
-        "--checkpoint", required=True, type=Path, metavar="RUN",
-        help="a run's folder (its final checkpoint is used, else the newest intact one), or a checkpoint file",
-    )  # fmt: skip
+    add_checkpoint(parser)
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="FILE.pt2, .onnx or .safetensors")
     parser.add_argument("--format", choices=["torch", "onnx", "safetensors"], help="default: by the name of FILE")
     parser.add_argument("--root", metavar="DIR", help="safetensors: where the source's images are now")
@@ -56,21 +52,19 @@ def run(args: argparse.Namespace) -> int:
 
     format = choose_format(args.out, args.format)
     predictor = open_predictor(args.checkpoint, "cpu")
-    console = Console(stderr=True)
     source = None
     if format == "safetensors" and not args.no_source_means:
         source = _source_means(predictor, args.root)
     try:
         difference = export(predictor, args.out, format, source)
     except ExportFailed as error:
-        console.print(f"[bold red]fastget:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        say(str(error), "[bold red]fastget:[/] ")
         return 1
     side = predictor.preprocessing.crop
     shape = f"images (N, 3, {side}, {side}) in 0..1, logits within {difference:.1e}"
     if format == "safetensors":
         shape = f"{'without' if source is None else 'with'} the source's class means, the tensors"
-    text = f"{args.out}: {len(predictor.classes)} classes, {shape} of {predictor.checkpoint}"
-    console.print(escape(text), highlight=False, soft_wrap=True)
+    say(f"{args.out}: {len(predictor.classes)} classes, {shape} of {predictor.checkpoint}")
     return 0
 
 

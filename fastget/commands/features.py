@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from fastget.commands.options import add_config, add_fields, add_json, add_set, given_fields
+from fastget.commands.output import say
 from fastget.common.progress import Advance, progress_bar
 from fastget.common.signals import stopping
-from fastget.common.text import escaped
-from fastget.config import make_config, parse_pairs
+from fastget.config import make_config
 from fastget.data.feature_store import Store
 
 HELP = "features of every image, made once by a backbone, to adapt on in seconds; also: import, show"
@@ -35,24 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Example: fastget features --data office-home --root DATA --out FEATURES --set network.name=resnet50"
     )
-    for option, (field, text) in OPTIONS.items():
-        name = option.strip("-").replace("-", "_").upper()
-        parser.add_argument(option, dest=field, metavar=name, help=text)
+    add_fields(parser, OPTIONS)
     parser.add_argument("--source", help="a domain, or a list file; its classes are those of all")
     parser.add_argument("--target", help="another one")
     parser.add_argument("--domains", metavar="all", help="all (default), or names separated by commas")
-    parser.add_argument("--config", metavar="FILE", help="a YAML file of sections, such as a run's config.yaml")
-    parser.add_argument(
-        "--set", action="append", nargs="+", default=[], metavar="section.field=value",
-        help="network.name, network.weights, data.resize, train.precision ... (`fastget train --help`)",
-    )  # fmt: skip
+    add_config(parser)
+    add_set(parser, "network.name, network.weights, data.resize, train.precision ... (`fastget train --help`)")
     parser.add_argument("--dtype", choices=["float16", "float32"], default="float16", help="as stored")
     parser.add_argument("--out", metavar="FOLDER", help="the folder to write, or to go on with")
     commands = parser.add_subparsers(dest="features_command", metavar="[import | show]")
     _add_import(commands.add_parser("import", help="features of another program, from a torch file"))
     show = commands.add_parser("show", help="what a folder of features holds, a line a domain")
     show.add_argument("folder", metavar="FOLDER", help="that `fastget features` wrote")
-    show.add_argument("--json", action="store_true", help="as JSON on standard output")
+    add_json(show)
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
@@ -82,9 +76,7 @@ def _make(args: argparse.Namespace) -> int:
     if args.out is None:
         raise ValueError("say where the features go: --out FOLDER")
     domains, led = chosen(args)
-    given = {key: value for key, value in vars(args).items() if "." in key and value is not None}
-    settings: dict[str, Any] = given | parse_pairs(args.set)
-    config = make_config(settings, file=args.config)  # a mistake is told before torch loads
+    config = make_config(given_fields(args), file=args.config)  # a mistake is told before torch loads
     from fastget.common.ranks import first_of_all
     from fastget.features.make import make_features
 
@@ -99,9 +91,9 @@ def _make(args: argparse.Namespace) -> int:
         return 0
     left_out = [f"left out: {problem['path']} {problem['reason']}" for problem in made.left_out]
     for line in (*made.notes, *left_out):
-        console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
+        say(line)
     kept = f", {made.kept:,} of them were there already" if made.kept else ""
-    _say(f"{made.images - len(made.left_out):,} images{kept}")
+    say(f"{made.images - len(made.left_out):,} images{kept}", out=True)
     return _show(made.store)
 
 
@@ -124,17 +116,14 @@ def _show(store: Store, as_json: bool = False) -> int:
         return 0
     origin = store.origin
     size = f", resized to {origin.resize}, cropped to {origin.crop}" if origin.resize else ""
-    _say(f"{store.folder}: {origin.data} by {origin.tag}{size}")
+    say(f"{store.folder}: {origin.data} by {origin.tag}{size}", out=True)
     for domain, entries in store.domains.items():
         rows, stored = sum(entry.rows for entry in entries), sum(entry.bytes for entry in entries)
         bad = sum(len(entry.left_out) for entry in entries)
         left = f", {bad:,} images left out" if bad else ""
-        _say(
+        say(
             f"{domain}: {rows:,} x {origin.dim} {origin.dtype}, {len(store.classes)} classes, "
-            f"{len(entries):,} shard{'s' * (len(entries) > 1)}, {stored / 1e6:.1f} MB{left}"
+            f"{len(entries):,} shard{'s' * (len(entries) > 1)}, {stored / 1e6:.1f} MB{left}",
+            out=True,
         )
     return 0
-
-
-def _say(text: str) -> None:
-    Console(file=sys.stdout, soft_wrap=True).print(text, markup=False, highlight=False)

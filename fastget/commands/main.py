@@ -10,15 +10,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from rich.console import Console
-from rich.markup import escape
-
 from fastget import __version__
-from fastget.commands.output import OutputFailed, guarded
+from fastget.commands.output import OutputFailed, guarded, say
 from fastget.commands.usage import Parser
 from fastget.common.errors import Interrupted, RunFailed
 from fastget.common.signals import number_of, raising
-from fastget.common.text import escaped
 
 # as a user meets them; each is a file beside this one
 GROUPS = {
@@ -94,7 +90,7 @@ def _listed() -> str:
 
 
 def _complain(text: str, code: int) -> int:
-    Console(stderr=True).print(f"[bold red]fastget:[/] {escape(escaped(text))}", highlight=False, soft_wrap=True)
+    say(text, "[bold red]fastget:[/] ")
     return code
 
 

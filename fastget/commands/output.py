@@ -1,4 +1,4 @@
-"""Standard output that cannot be written: a full disk, a closed pipe."""
+"""What commands print: lines as they are, and standard output that cannot be written (a full disk, a closed pipe)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
+
+from rich.console import Console
+from rich.markup import escape
+
+from fastget.common.text import escaped
+
+NOTE, WARNING = "[yellow]note:[/] ", "[yellow]warning:[/] "
+
+
+def say(text: str, mark: str = "", *, out: bool = False) -> None:
+    """A line on standard error, or standard output: whatever is in a name is no markup and no escape sequence. `mark`
+    comes before it, as rich writes it."""
+    Console(stderr=not out).print(mark + escape(escaped(text)), highlight=False, soft_wrap=True)
 
 
 class OutputFailed(Exception):

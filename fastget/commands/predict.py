@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, get_args
 
 from rich.console import Console
-from rich.markup import escape
 
+from fastget.commands.options import add_checkpoint
+from fastget.commands.output import WARNING, say
 from fastget.common.choices import Precision
 from fastget.common.files import made_whole
 from fastget.common.progress import progress_bar
-from fastget.common.text import csv_cell, escaped
+from fastget.common.text import csv_cell
 from fastget.data.folders import unused_notes, walk
 from fastget.data.formats import IMAGE_SUFFIXES
 from fastget.data.lists import read_list
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit code 1 if any image has an error, 2 for bad input."
     )
     add_checkpoint(parser)
+    add_serving(parser)
     parser.add_argument(
         "images", nargs="+", metavar="IMAGES",
         help="image files, folders (searched through), or lists (.txt, lines of `path` or `path label`)",
@@ -54,12 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+def add_serving(parser: argparse.ArgumentParser) -> None:
     """The arguments that `predict` and `eval` share."""
-    parser.add_argument(
-        "--checkpoint", required=True, type=Path, metavar="RUN",
-        help="a run's folder (its final checkpoint is used, else the newest intact one), or a checkpoint file",
-    )  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=BATCH, help=f"images at a time (default: {BATCH})")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 ..., or auto (default)")
     parser.add_argument(
@@ -80,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     files = find_images(args.images, args.root, unused)
     console = Console(stderr=True)
     for note in unused:
-        console.print(escaped(note), markup=False, highlight=False, soft_wrap=True)
+        say(note)
     if args.max_pixels is not None:
         predictor = dataclasses.replace(predictor, max_pixels=args.max_pixels)
     rows = predictor.predict(files, args.batch_size, top_k=top_k, workers=args.workers)
@@ -92,7 +90,11 @@ def run(args: argparse.Namespace) -> int:
         return 1
     bad = len(files) - labels.total()
     _show(console, predictor, labels)
-    _tell(console, predictor, len(files), bad, args.out)
+    where = f", written to {args.out}" if args.out else ""
+    if bad:
+        say(f"{bad:,} of {len(files):,} images could not be classified: see the error column{where}", WARNING)
+    else:
+        say(f"{len(files):,} images classified by {predictor.checkpoint}{where}")
     return 1 if bad else 0
 
 
@@ -103,10 +105,7 @@ def open_predictor(checkpoint: Path, device: str, precision: Precision | None = 
     from fastget.common.precision import choose_precision
     from fastget.serving.predictor import load_predictor
 
-    def warn(text: str) -> None:
-        Console(stderr=True).print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
-
-    found = load_predictor(checkpoint, choose_device(device), report=warn)
+    found = load_predictor(checkpoint, choose_device(device), report=lambda text: say(text, WARNING))
     if precision is None:
         return found
     return dataclasses.replace(found, dtype=choose_precision(precision, found.device, force=True))
@@ -203,11 +202,3 @@ def _show(console: Console, predictor: Predictor, labels: Counter[str]) -> None:
     if labels.total() > 1:
         predicted = np.array([labels[name] for name in predictor.classes], dtype=np.int64)
         show_classes(console, count(predictor.classes, predicted), "what is in these images")
-
-
-def _tell(console: Console, predictor: Predictor, total: int, bad: int, out: Path | None) -> None:
-    where = f", written to {out}" if out else ""
-    text = f"{total:,} images classified by {predictor.checkpoint}{where}"
-    if bad:
-        text = f"{bad:,} of {total:,} images could not be classified: see the error column{where}"
-    console.print(("[yellow]warning:[/] " if bad else "") + escape(text), highlight=False, soft_wrap=True)

@@ -8,9 +8,10 @@ from typing import Any
 
 from fastget import bases, methods
 from fastget.commands import usage
+from fastget.commands.options import add_config, add_fields, add_set, given_fields
 from fastget.common.signals import stopping
 from fastget.common.text import nearest
-from fastget.config import describe_type, every_section, fields_of, make_config, parse_pairs
+from fastget.config import describe_type, every_section, fields_of, make_config
 
 HELP = "train and adapt; with no arguments: the default method on the embedded digits"
 SHORTHANDS = {  # option -> (field, help)
@@ -79,10 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shorthands = {**SHORTHANDS, "--recipe": ("method.recipe", f"the method's values under a name: {_recipes()}")}
     groups = {name: parser.add_argument_group(name) for name in GROUPS}
     for name, options in GROUPS.items():
-        for option in options:
-            field, text = shorthands[option]
-            metavar = option.strip("-").replace("-", "_").upper()
-            groups[name].add_argument(option, dest=field, metavar=metavar, help=text)
+        add_fields(groups[name], {option: shorthands[option] for option in options})
     groups["run"].add_argument(
         "--resume", nargs="?", const="auto", dest="train.resume", metavar="auto",
         help="go on from the newest intact checkpoint in --out",
@@ -91,10 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", action="store_const", const=True, dest="train.profile", help="print where a step's time goes"
     )
     settings = parser.add_argument_group("settings")
-    settings.add_argument("--config", metavar="FILE", help="a YAML file of sections, such as a run's own config.yaml")
-    settings.add_argument(
-        "--set", action="append", nargs="+", default=[], metavar="section.field=value", help="any field listed below"
-    )
+    add_config(settings)
+    add_set(settings, "any field listed below")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -109,11 +105,11 @@ def run(args: argparse.Namespace) -> int:
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     """The fields that the command line gives, --set last."""
-    given = {key: value for key, value in vars(args).items() if "." in key and value is not None}
-    empty = [option for option, (field, _) in SHORTHANDS.items() if given.get(field) == ""]
+    given = given_fields(args)
+    empty = [option for option, (field, _) in SHORTHANDS.items() if vars(args).get(field) == ""]
     if empty:  # as a field it would mean none, and a run would go elsewhere than was meant
         raise ValueError(f"{empty[0]} is empty (a variable that is not set?): give it a value, or leave it out")
-    return given | parse_pairs(args.set)
+    return given
 
 
 def _describe_fields() -> str:

@@ -100,7 +100,7 @@ def test_a_command_is_a_help_line_arguments_and_a_function(name: str) -> None:
 
 def test_every_file_is_a_command() -> None:
     files = {path.stem for path in Path(import_module("fastget.commands").__path__[0]).glob("*.py")}
-    assert files - {"__init__", "main", "output", "usage"} == set(COMMANDS)
+    assert files - {"__init__", "main", "options", "output", "usage"} == set(COMMANDS)
 
 
 def test_the_public_names_are_there_when_they_are_asked_for() -> None:
