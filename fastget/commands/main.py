@@ -61,13 +61,13 @@ def build_parser(command: str) -> argparse.ArgumentParser:
     one = command in COMMANDS
     parser = Parser(
         prog="fastget",
-        usage=None if one else "fastget [-h] [--version] COMMAND ...",
+        usage="fastget [-h] [--version] COMMAND ...",
         description="Adapt an image classifier to a new domain." + ("" if one else _listed()),
         epilog="Start with `fastget train`: it adapts from rendered to handwritten digits in about a minute. "
         "`fastget COMMAND --help` tells more of each.",
     )
     parser.add_argument("--version", action="version", version=f"fastget {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(prog="fastget", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     for name in (command,) if one else COMMANDS:
         module = import_module(f"fastget.commands.{name}")
         own_help = getattr(module, "add_help", None)  # a command may have a --help of its own
