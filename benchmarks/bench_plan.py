@@ -21,8 +21,7 @@ from fastget.networks.flops import count_network
 from fastget.networks.preprocessing import filled
 from fastget.planning.counts import method_without_content
 from fastget.planning.measure import Slower, cpu_machine, measure, picture
-from fastget.planning.memory import kept_by
-from fastget.planning.model import Load, step_seconds
+from fastget.planning.model import Load, kept_by, step_seconds
 from fastget.planning.reading import Stored, reading
 from fastget.training.passes import kind_of
 

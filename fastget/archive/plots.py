@@ -32,9 +32,7 @@ class Dot(NamedTuple):
 def draw_panels(panels: Mapping[str, Sequence[Dot]], metric: str, file: Path) -> Path:
     """A panel a setting, a row a method: mean and std as a dot with a bar."""
     names = [dot.name for dot in next(iter(panels.values()))]
-    across = min(WIDE, len(panels))
-    down = math.ceil(len(panels) / across)
-    figure, axes = _figure(across, down, (3.4 * across + 1.2, (0.3 * len(names) + 1.0) * down + 0.4), sharey=True)
+    figure, axes = _panels(len(panels), (3.4, 1.2), (0.3 * len(names) + 1.0, 0.4), sharey=True)
     for axis, (setting, dots) in zip(axes, panels.items(), strict=False):
         for y, dot in enumerate(dots):
             _draw_dot(axis, y, dot)
@@ -42,15 +40,10 @@ def draw_panels(panels: Mapping[str, Sequence[Dot]], metric: str, file: Path) ->
         axis.set_yticks(range(len(names)), names)
         axis.set_ylim(len(names) - 0.4, -0.6)
         axis.grid(axis="x", alpha=0.25)
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
     figure.supxlabel(f"{metric}, %: mean over tasks, ± std over seeds (faint: single seeds)", fontsize=9)
     used = {dot.mark for dots in panels.values() for dot in dots if dot.figure is not None}
-    handles = [
-        axes[0].plot([], [], shape, color=colour, label=text)[0]
-        for mark, (colour, shape, text) in STYLES.items()
-        if mark in used
-    ]
+    styles = [style for mark, style in STYLES.items() if mark in used]
+    handles = [axes[0].plot([], [], shape, color=colour, label=text)[0] for colour, shape, text in styles]
     if handles:
         figure.legend(handles=handles, loc="outside upper right", ncols=3, frameon=False, fontsize=8)
     return _save(figure, file)
@@ -68,23 +61,15 @@ def _draw_dot(axis: Any, y: int, dot: Dot) -> None:
 
 def draw_lines(fields: Mapping[str, Mapping[str, Mean | None]], metric: str, file: Path, note: str = "") -> Path:
     """A panel a field: its values, equally spaced, against the metric, with the std over seeds."""
-    across = min(WIDE, len(fields))
-    down = math.ceil(len(fields) / across)
-    figure, axes = _figure(across, down, (4.2 * across + 0.6, 3.2 * down + 0.5), sharey=True)
+    figure, axes = _panels(len(fields), (4.2, 0.6), (3.2, 0.5), sharey=True)
     for axis, (field, points) in zip(axes, fields.items(), strict=False):
         known = [(x, point) for x, point in enumerate(points.values()) if point is not None]
-        axis.errorbar(
-            [x for x, _ in known],
-            [100 * point.mean for _, point in known],
-            yerr=[100 * (point.std or 0) for _, point in known],
-            fmt="o-", color=BEST, capsize=3, markersize=5,
-        )  # fmt: skip
+        means, stds = ([100 * (point[i] or 0) for _, point in known] for i in (0, 1))
+        axis.errorbar([x for x, _ in known], means, yerr=stds, fmt="o-", color=BEST, capsize=3, markersize=5)
         axis.set_xticks(range(len(points)), list(points))
         axis.set_xlim(-0.5, len(points) - 0.5)
         axis.set_xlabel(field)
         axis.grid(alpha=0.25)
-    for axis in axes[len(fields) :]:
-        axis.set_visible(False)
     axes[0].set_ylabel(f"{metric}, %")
     figure.suptitle(f"mean ± std over seeds{note}", fontsize=9, x=0.01, ha="left")
     return _save(figure, file)
@@ -99,7 +84,7 @@ def draw_grid(
 ) -> Path:
     """Two fields as a heat map, the figures written in it, the best in a frame."""
     rows, columns = values
-    figure, (axis,) = _figure(1, 1, (1.05 * len(columns) + 3.0, 0.55 * len(rows) + 1.9), sharey=False)
+    figure, (axis,) = _panels(1, (1.05 * len(columns), 3.0), (0.55 * len(rows), 1.9))
     means = {key: 100 * found.mean for key, found in cells.items() if found is not None}
     table = [[means.get((row, column), math.nan) for column in columns] for row in rows]
     low, high = min(means.values(), default=0), max(means.values(), default=1)
@@ -130,29 +115,33 @@ def _write_cell(axis: Any, x: int, y: int, found: Mean | None, middle: float, hi
 
 def draw_bars(panels: Mapping[str, Mapping[str, float]], label: str, file: Path) -> Path:
     """A panel a case, a bar a row: what each costs, the first of a case in grey."""
-    across = min(WIDE, len(panels))
-    down = math.ceil(len(panels) / across)
-    rows = max(map(len, panels.values()))
-    figure, axes = _figure(across, down, (3.6 * across + 0.8, (0.3 * rows + 0.9) * down + 0.4), sharey=False)
+    figure, axes = _panels(len(panels), (3.6, 0.8), (0.3 * max(map(len, panels.values())) + 0.9, 0.4))
     for axis, (case, bars) in zip(axes, panels.items(), strict=False):
         axis.barh(list(bars), list(bars.values()), color=[FAINT, *([BEST] * (len(bars) - 1))], height=0.6)
         axis.invert_yaxis()
         axis.set_title(case, loc="left", fontsize=9)
         axis.tick_params(labelsize=8)
         axis.grid(axis="x", alpha=0.25)
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
     figure.supxlabel(label, fontsize=9)
     return _save(figure, file)
 
 
-def _figure(across: int, down: int, size: tuple[float, float], *, sharey: bool) -> tuple[Any, list[Any]]:
+def _panels(
+    count: int, wide: tuple[float, float], high: tuple[float, float], *, sharey: bool = False
+) -> tuple[Any, list[Any]]:
+    """A figure of so many panels; the inches of each, and those beside all of them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
+    across = min(WIDE, count)
+    down = math.ceil(count / across)
+    size = wide[0] * across + wide[1], high[0] * down + high[1]
     figure = Canvas(figsize=size, dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, list(figure.subplots(down, across, squeeze=False, sharey=sharey).flat)
+    axes = list(figure.subplots(down, across, squeeze=False, sharey=sharey).flat)
+    for axis in axes[count:]:
+        axis.set_visible(False)
+    return figure, axes
 
 
 def _save(figure: Any, file: Path) -> Path:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fastget import __version__, bases
-from fastget.archive.selections import choices_of
-from fastget.archive.statistics import METRICS, Metric, mean_over_seeds, seed_means
+from fastget.archive.statistics import METRICS, Metric, choices_of, mean_over_seeds, seed_means
 from fastget.common.files import write_atomically
 from fastget.config import free_fields
 from fastget.config.yaml_file import read_yaml

@@ -9,9 +9,8 @@ from fastget.commands.compare import positive
 from fastget.commands.train import SHORTHANDS
 from fastget.common.text import counted
 from fastget.config import parse_pairs, parse_settings
-from fastget.studies.reproduce.plan import RECIPES, Reproduction, choose_tasks
 from fastget.studies.reproduce.recipe import read_table, table_names
-from fastget.studies.reproduce.run import reproduce
+from fastget.studies.reproduce.run import RECIPES, Reproduction, reproduce
 from fastget.studies.slurm import parse_options
 from fastget.studies.study import choose, choose_seeds, refuse_kept
 
@@ -96,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     parse_settings(given)
     what = Reproduction(
         table=table, methods=choose(args.methods, table.methods, "method"),
-        bases=choose(args.bases, table.bases, "base"), tasks=choose_tasks(args.tasks, table),
+        bases=choose(args.bases, table.bases, "base"), tasks=choose(args.tasks or "all", table.tasks, "task"),
         seeds=choose_seeds(args.seeds), recipe=args.recipe, root=args.root, given=given,
     )  # fmt: skip
     if args.root is None and not args.plan:

@@ -31,8 +31,7 @@ from fastget.loading.stream import Stream
 from fastget.networks.flops import count_network
 from fastget.planning.cards import CPU, PlanCard
 from fastget.planning.counts import method_without_content
-from fastget.planning.memory import kept_by
-from fastget.planning.model import Load, PlanMachine, looking_seconds, step_seconds
+from fastget.planning.model import Load, PlanMachine, kept_by, looking_seconds, step_seconds
 from fastget.planning.reading import Reading, Stored, reading
 from fastget.training.engine import Engine
 from fastget.training.passes import kind_of

@@ -1,4 +1,6 @@
-"""How long a step and an image of an evaluation take on a card, by what each has to do. Seconds, of one rank.
+"""How long a step and an image of an evaluation take on a card, by what each has to do, and what a rank keeps there.
+
+Seconds and bytes, of one rank.
 
 An operation of the network takes as long as the larger of its multiplications and its memory traffic, at a share of the
 card's peaks that fits published training speeds (docs/plan.md), and never less than a launch; a backward pass costs two
@@ -12,12 +14,20 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
+from torch import nn
+
+from fastget.bases import base_of
 from fastget.bases.base import Call
+from fastget.common.timing import UNTIMED
+from fastget.config import Config
+from fastget.loading.loader import AHEAD
 from fastget.networks.flops import Counted
+from fastget.networks.network import Network
 from fastget.planning.cards import PlanCard
-from fastget.planning.memory import Kept
+from fastget.planning.counts import method_without_content
 from fastget.planning.reading import Reading
-from fastget.training.cost import LEARNED, LOOKED_AT
+from fastget.training.cost import LEARNED, LOOKED_AT, bytes_of
 from fastget.training.passes import StepKind
 
 COMPUTE, TRAFFIC = 0.7, 0.7  # shares of a card's peaks: fitted to A100, V100 and T4
@@ -160,3 +170,46 @@ def exchange(size: float, ranks: int, card: PlanCard) -> float:
 def hidden_rest(seconds: float, size: float, backward: float) -> float:
     """What is left of the gradients' exchange behind the backward pass: at least its last bucket."""
     return max(seconds * min(1.0, BUCKET / size), seconds - OVERLAP * backward) if seconds else 0.0
+
+
+CONTEXT = {"cuda": 1.1 * 2**30, "cpu": 0.45 * 2**30}  # the driver's, libraries' and their workspaces
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What method and base model keep on a rank, beside the network."""
+
+    parameters: int  # that they learn
+    memory: int  # bytes of the method
+
+
+def kept_by(config: Config, classes: int, target: int, ranks: int) -> Kept:
+    """Built without content, for a rank's share of the target: memories of every target image are shared."""
+    method = method_without_content(config, classes, math.ceil(target / ranks))
+    with torch.device("meta"):
+        network = Network(nn.Identity(), 1, classes, config.network.bottleneck_dim, norm=False)
+        model = base_of(config.method.base)(network, method, 0.0, UNTIMED, config.base)
+    learned = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in network.parameters())
+    return Kept(learned, bytes_of(method))
+
+
+def memory_of(config: Config, counted: Counted, kept: Kept, step: StepKind, scale: float, ranks: int, evaluated: int,
+              half: bool, device: str) -> dict[str, float]:  # fmt: skip
+    """Bytes by what they are for. `scale`: a rank's batch to the whole one; `evaluated`: images of a batch there.
+    The images of a step are counted as if all were kept until its end, which is an upper bound for an own step."""
+    frozen = config.optim.backbone_lr_scale == 0
+    learned = kept.parameters + (counted.head_parameters if frozen else counted.parameters)
+    size = 2 if half else 4
+    trained, looked = (
+        scale * sum(call.rows for call in step.calls if call.learned is wanted) for wanted in (True, False)
+    )
+    back = trained * (size * counted.saved + counted.saved_bytes) + 2 * size * counted.largest * trained
+    forward = 3 * size * counted.largest * max(looked, evaluated)
+    return {
+        "weights": 4 * (counted.parameters + kept.parameters) + (2 * counted.parameters if half else 0),
+        "gradients and momentum": (8 if ranks == 1 else 12) * learned,  # among ranks a copy that is sent
+        "activations": max(back, forward),
+        "images": (1 + AHEAD) * 4 * 3 * config.data.preprocessing.crop**2 * scale * step.shown,
+        "method": kept.memory,
+        "libraries": CONTEXT[device],
+    }

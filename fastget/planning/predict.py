@@ -12,8 +12,7 @@ from fastget.config import Config
 from fastget.networks.flops import Counted, count_network
 from fastget.planning.cards import PlanCard
 from fastget.planning.counts import Sizes, on_gpus, passes_on
-from fastget.planning.memory import kept_by, memory_of
-from fastget.planning.model import Load, PlanMachine, looking_seconds, step_seconds
+from fastget.planning.model import Load, PlanMachine, kept_by, looking_seconds, memory_of, step_seconds
 from fastget.planning.reading import Cache, Reading, Stored, cache_bytes, reading
 from fastget.training.build import eval_batch_size
 from fastget.training.passes import Passes

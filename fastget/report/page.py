@@ -16,10 +16,10 @@ from fastget import __version__
 from fastget.common.files import write_atomically
 from fastget.common.text import and_more
 from fastget.report import curves, detail
+from fastget.report.detail import images
 from fastget.report.embedding import Projection, embedding
 from fastget.report.figure import Figure
 from fastget.report.read import Group, Run, protocol_of
-from fastget.report.thumbnails import images
 from fastget.runs.sinks.display import percent, verdict_lines, with_std
 from fastget.runs.summary import FIGURES, SeedSummary, over_seeds
 
@@ -166,31 +166,28 @@ def summary_of(group: Group) -> Mapping[str, Any]:
 def _cards(group: Group) -> list[dict[str, str]]:
     """The headline."""
     summary, run = summary_of(group), group.runs[0]
-    cards = []
+    cards: list[tuple[str, str, str]] = []  # name, value, and more of it
     seeds = f"final model, {len(group.runs)} seeds" if len(group.runs) > 1 else "final model"
-    before = summary.get("source_only") or {}
+    before, now = (summary.get("source_only") or {}).get("accuracy"), summary.get("accuracy")
     for name, words in zip(FIGURES, ("Accuracy", "Mean class accuracy"), strict=True):
         if summary.get(name) is not None:
             std = summary.get(f"{name}_std")
-            more = seeds if std is None else f"± {100 * std:.1f}, {seeds}"
-            cards.append({"name": words, "value": percent(summary[name]), "more": more})
-    if before.get("accuracy") is not None and summary.get("accuracy") is not None:
-        gain = 100 * (summary["accuracy"] - before["accuracy"])
-        more = "accuracy at the end of the warm-up"
-        cards.append({"name": "Before adaptation", "value": percent(before["accuracy"]), "more": more})
-        cards.append({"name": "Gain", "value": f"{gain:+.1f}", "more": "points of accuracy"})
+            cards.append((words, percent(summary[name]), seeds if std is None else f"± {100 * std:.1f}, {seeds}"))
+    if before is not None and now is not None:
+        cards.append(("Before adaptation", percent(before), "accuracy at the end of the warm-up"))
+        cards.append(("Gain", f"{100 * (now - before):+.1f}", "points of accuracy"))
     if not cards and run.predictions:
         sure = sum(row.confidence for row in run.predictions) / len(run.predictions)
-        cards.append({"name": "Mean confidence", "value": percent(sure), "more": "no labels to compare with"})
+        cards.append(("Mean confidence", percent(sure), "no labels to compare with"))
         named = len({row.prediction for row in run.predictions})
-        cards.append({"name": "Classes predicted", "value": f"{named:,}", "more": f"of {len(run.classes):,}"})
+        cards.append(("Classes predicted", f"{named:,}", f"of {len(run.classes):,}"))
     if summary:
         target = f"{summary['images'].get('target', 0):,}"
-        cards.append({"name": "Target images", "value": target, "more": f"{len(run.classes):,} classes"})
+        cards.append(("Target images", target, f"{len(run.classes):,} classes"))
     if run.timing:
         rate = f"{run.timing[-1]['images_per_second']:,.0f}"
-        cards.append({"name": "Images per second", "value": rate, "more": str(run.environment().get("device", ""))})
-    return cards
+        cards.append(("Images per second", rate, str(run.environment().get("device", ""))))
+    return [dict(zip(("name", "value", "more"), card, strict=True)) for card in cards]
 
 
 def _table(groups: Sequence[Group]) -> dict[str, Any]:

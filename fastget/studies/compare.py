@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from fastget.archive.statistics import (
     cell,
     markdown,
     marks,
-    mean_over_seeds,
     mean_over_tasks,
     seed_means,
     shown,
@@ -82,13 +82,8 @@ class Comparison:
 
 def compare(what: Comparison, out: Path, count: int | None = None, console: Console | None = None) -> int:
     """Run it, or what is left of it. 0, or 1 if a job failed."""
-    axes: dict[str, list[str]] = {
-        "methods": list(what.methods),
-        "bases": list(what.bases),
-        "settings": list(what.settings),
-        "tasks": [folder_of(task) for task in what.tasks],
-        "seeds": list(map(str, what.seeds)),
-    }
+    tasks, seeds = list(map(folder_of, what.tasks)), list(map(str, what.seeds))
+    axes = {"methods": what.methods, "bases": what.bases, "settings": what.settings, "tasks": tasks, "seeds": seeds}
     study = Study(
         kind="compare", out=out, jobs=plan(what, out), metric=what.metric, settings=what.given, file=what.file,
         axes=axes, table=lambda outcomes: live_table(what, outcomes), write=lambda outcomes: write(what, out, outcomes),
@@ -99,24 +94,23 @@ def compare(what: Comparison, out: Path, count: int | None = None, console: Cons
 def plan(what: Comparison, out: Path) -> list[Job]:
     """Every job, in the order of the tables; those that do not go together with the reason."""
     refuse_foreign(what.given, what.methods, what.bases)
-    jobs = []
+    jobs: list[Job] = []
     for setting in what.settings:
         for method, base in what.rows():
             mine = own_settings(what.given, method, base)
             own = {"method.name": method, "method.base": base, **mine, **SETTINGS[setting]}
             config, refused = try_config(own, what.file)
             for task in what.tasks:
-                for seed in what.seeds:
-                    settings = {**own, "data.source": task[0], "data.target": task[1]}
-                    if setting == "pda-random":  # the draw is a part of what a seed decides, the same for all methods
-                        settings.setdefault("data.split_seed", str(seed))
-                    folder = out / setting / folder_of(task) / f"{base}-{method}" / f"seed-{seed}"
-                    jobs.append(
-                        Job(
-                            folder=folder, settings=settings, setting=setting, seed=seed, config=config, refused=refused
-                        )
-                    )
+                settings = {**own, "data.source": task[0], "data.target": task[1]}
+                folder = out / setting / folder_of(task) / f"{base}-{method}"
+                found = Job.each(what.seeds, folder, settings, setting=setting, config=config, refused=refused)
+                jobs += map(_with_draw, found) if setting == "pda-random" else found
     return jobs
+
+
+def _with_draw(job: Job) -> Job:
+    """The draw of classes is a part of what a seed decides, the same for all methods."""
+    return dataclasses.replace(job, settings={"data.split_seed": str(job.seed), **job.settings})
 
 
 def refuse_foreign(given: Mapping[str, str], run: Sequence[str], on: Sequence[str]) -> None:
@@ -145,35 +139,25 @@ class Results:
 
     def __init__(self, what: Comparison, outcomes: Sequence[Outcome], metric: Metric) -> None:
         self.what, self.metric = what, metric
-        self.cells: dict[tuple[str, Pair, Task], list[Outcome]] = {}
+        self.cells: dict[tuple[str, ...], list[Outcome]] = {}
         for one in outcomes:
-            job = one.job
-            row, task = (job.value("method.name"), job.value("method.base")), _task(job)
-            self.cells.setdefault((job.setting, row, task), []).append(one)
+            keys = ("method.name", "method.base", "data.source", "data.target")
+            self.cells.setdefault((one.job.setting, *map(one.job.value, keys)), []).append(one)
 
     def of(self, setting: str, row: Pair, task: Task | None = None) -> list[Outcome]:
         """Of one task, or of all."""
         tasks = self.what.tasks if task is None else [task]
-        return [one for task in tasks for one in self.cells.get((setting, row, task), [])]
+        return [one for task in tasks for one in self.cells.get((setting, *row, *task), [])]
 
-    def figure(self, setting: str, row: Pair, task: Task | None = None) -> Mean | None:
-        """Over seeds, of one task or of the mean over tasks."""
-        if task is not None:
-            return mean_over_seeds(values(self.of(setting, row, task), self.metric))
-        return mean_over_tasks(self.by_task(setting, row))
-
-    def by_task(self, setting: str, row: Pair) -> list[dict[int, float]]:
-        """For each task: seed -> the metric."""
-        return [values(self.of(setting, row, task), self.metric) for task in self.what.tasks]
+    def by_task(self, setting: str, row: Pair, task: Task | None = None) -> list[dict[int, float]]:
+        """For each task, or for one: seed -> the metric."""
+        tasks = self.what.tasks if task is None else [task]
+        return [values(self.of(setting, row, task), self.metric) for task in tasks]
 
     def column(self, setting: str, task: Task | None = None) -> list[tuple[Mean | None, Mark]]:
-        """A figure a row, the best and those near it marked."""
-        figures = [self.figure(setting, row, task) for row in self.what.rows()]
+        """A figure a row, over seeds, of one task or of the mean over tasks; the best and those near it marked."""
+        figures = [mean_over_tasks(self.by_task(setting, row, task)) for row in self.what.rows()]
         return list(zip(figures, marks(figures), strict=True))
-
-
-def _task(job: Job) -> Task:
-    return job.value("data.source"), job.value("data.target")
 
 
 def live_table(what: Comparison, outcomes: Sequence[Outcome]) -> Table:
@@ -188,28 +172,25 @@ def live_table(what: Comparison, outcomes: Sequence[Outcome]) -> Table:
         caption=caption, caption_justify="left", min_width=60,
     )  # fmt: skip
     table.add_column("method")
-    columns = []
-    for setting in what.settings:
+    columns = {setting: results.column(setting) for setting in what.settings}
+    for setting in columns:
         table.add_column(setting, justify="right")
-        columns.append(results.column(setting))
-    for number, (method, base) in enumerate(what.rows()):
-        parts = []
-        for setting, column in zip(what.settings, columns, strict=True):
-            parts.append(_live_cell(results.of(setting, (method, base)), *column[number], what.metric))
-        table.add_row(what.title((method, base)), *parts)
+    for number, row in enumerate(what.rows()):
+        parts = [_live_cell(results.of(one, row), *column[number], what.metric) for one, column in columns.items()]
+        table.add_row(what.title(row), *parts)
     return table
 
 
 def _live_cell(outcomes: Sequence[Outcome], figure: Mean | None, mark: Mark, metric: Metric) -> Text:
-    done = [one.summary[metric] for one in outcomes if one.summary is not None]
+    done = sum(one.status == "done" for one in outcomes)
     failed = sum(one.status == "failed" for one in outcomes)
     if all(one.status == "refused" for one in outcomes):
         return Text("refused", style="dim")
-    known = [value for value in done if value is not None]
-    whole = figure is not None and len(done) == len(outcomes)
+    known = [one.summary[metric] for one in outcomes if one.summary is not None and one.summary[metric] is not None]
+    whole = figure is not None and done == len(outcomes)
     text = shown(figure) if figure and whole else f"({100 * statistics.fmean(known):.1f})" if known else "-"
     text += " †" if whole and mark == "near" else ""
-    count = "" if len(done) == len(outcomes) else f"  {len(done)}/{len(outcomes)}"
+    count = "" if done == len(outcomes) else f"  {done}/{len(outcomes)}"
     return Text.assemble(
         (text, "bold" if whole and mark == "best" else ""),
         (count, "dim"),
@@ -260,11 +241,11 @@ def _table(results: Results, setting: str) -> list[str]:
 
 def _panels(results: Results) -> dict[str, list[Dot]]:
     """Setting -> a dot a row: the mean over tasks, and that of each seed."""
-    panels = {}
-    for setting in results.what.settings:
-        dots = []
-        for row, (figure, mark) in zip(results.what.rows(), results.column(setting), strict=True):
-            single = list(seed_means(results.by_task(setting, row)).values())
-            dots.append(Dot(results.what.title(row), figure, mark, single, state(results.of(setting, row))))
-        panels[setting] = dots
-    return panels
+
+    def dot(setting: str, row: Pair, figure: Mean | None, mark: Mark) -> Dot:
+        single = list(seed_means(results.by_task(setting, row)).values())
+        return Dot(results.what.title(row), figure, mark, single, state(results.of(setting, row)))
+
+    rows = results.what.rows()
+    return {setting: [dot(setting, row, *cell) for row, cell in zip(rows, results.column(setting), strict=True)]
+            for setting in results.what.settings}  # fmt: skip

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fastget.common.errors import Interrupted
 from fastget.common.lock import busy, lock_file
@@ -47,6 +47,11 @@ class Job:
         section, name = key.split(".")
         found = getattr(getattr(self.config, section), name)
         return "" if found is None else str(found)
+
+    @classmethod
+    def each(cls, seeds: Sequence[int], folder: Path, settings: Mapping[str, str], **given: Any) -> list[Job]:
+        """One for each seed, in a folder of its own in this one."""
+        return [cls(folder=folder / f"seed-{seed}", settings=settings, seed=seed, **given) for seed in seeds]
 
     @property
     def log(self) -> Path:

@@ -35,7 +35,7 @@ class Study:
     metric: Metric
     settings: Mapping[str, str]  # of every job
     file: str | None = None  # --config
-    axes: Mapping[str, list[str]]  # what the jobs are the product of, but for refused ones
+    axes: Mapping[str, Sequence[str]]  # what the jobs are the product of, but for refused ones
     table: Callable[[Sequence[Outcome]], Table]  # of what is done so far
     write: Callable[[Sequence[Outcome]], list[Path]]  # the table and the plot; the places of both
 
@@ -202,7 +202,9 @@ def try_config(settings: Mapping[str, str], file: str | None) -> tuple[Config | 
 # --- a study's folder ----------------------------------------------------------------------------
 
 
-def claim(out: Path, kind: str, settings: Mapping[str, str], file: str | None, axes: Mapping[str, list[str]]) -> None:
+def claim(
+    out: Path, kind: str, settings: Mapping[str, str], file: str | None, axes: Mapping[str, Sequence[str]]
+) -> None:
     """Record in OUT/KIND.json what the study is. A folder of another one is refused; one that holds a part of this
     (fewer methods, seeds ...) goes on to be all of it."""
     mine: dict[str, Any] = {

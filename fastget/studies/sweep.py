@@ -97,17 +97,14 @@ def sweep(what: Sweep, out: Path, count: int | None = None, console: Console | N
 
 def plan(what: Sweep, out: Path) -> list[Job]:
     """Every job, in the order of the grid."""
-    jobs = []
+    jobs: list[Job] = []
     for place in what.points():
         point = dict(zip(what.fields, place, strict=True))
         settings = {**what.given, **point}
         config, refused = try_config(settings, what.file)
         setting = config.data.setting if config else settings.get("data.setting", "")
-        for seed in what.seeds:
-            jobs.append(
-                Job(folder=out / point_folder(point) / f"seed-{seed}", settings=settings, setting=setting, seed=seed,
-                    point=point, config=config, refused=refused)
-            )  # fmt: skip
+        jobs += Job.each(what.seeds, out / point_folder(point), settings, setting=setting, point=point, config=config,
+                         refused=refused)  # fmt: skip
     return jobs
 
 

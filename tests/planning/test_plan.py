@@ -12,8 +12,7 @@ from fastget.config import NetworkConfig
 from fastget.networks.flops import count_network
 from fastget.planning.cards import CARDS, card_of, found_by
 from fastget.planning.counts import method_without_content, passes_on, sizes_of
-from fastget.planning.memory import CONTEXT, kept_by, memory_of
-from fastget.planning.model import PlanMachine, exchange, forward_seconds, hidden_rest
+from fastget.planning.model import CONTEXT, PlanMachine, exchange, forward_seconds, hidden_rest, kept_by, memory_of
 from fastget.planning.reading import cache_bytes
 from fastget.planning.show import assumptions
 from fastget.training.passes import StepKind, kind_of

@@ -8,9 +8,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from fastget.report import curves, detail
+from fastget.report.detail import images
 from fastget.report.embedding import Projection, embedding, project
 from fastget.report.read import Run, find_runs, group, read_run
-from fastget.report.thumbnails import images
 from tests.report.support import CLASSES, write_features, write_labels, write_run
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from fastget.archive.selections import choices
+from fastget.archive.statistics import choices
 from fastget.common.errors import Interrupted
 from fastget.common.ranks import Ranks
 from fastget.data.domains import load_domains

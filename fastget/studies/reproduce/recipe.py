@@ -105,6 +105,11 @@ class PaperTable:
         return list(dict.fromkeys(row.base for row in self.rows if row.method is not None))
 
     @property
+    def tasks(self) -> list[str]:
+        """The columns that are no means."""
+        return list(dict.fromkeys(name for part in self.parts for name in part.tasks))
+
+    @property
     def numbers(self) -> int:
         """How many the paper prints."""
         places = [(part, row, column) for part in self.parts for row in self.rows for column in part.columns]

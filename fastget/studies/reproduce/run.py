@@ -1,19 +1,94 @@
-"""Run a table, or what is left of it: what it will take, the live table, the files."""
+"""Run a table, or what is left of it: its jobs, what they will take, the live table, the files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from fastget import methods
 from fastget.archive.statistics import shown
 from fastget.common.text import counted
+from fastget.studies.compare import SETTINGS, own_settings, refuse_foreign
 from fastget.studies.jobs import Job, Outcome, Slot, find_slots, look
-from fastget.studies.reproduce.plan import Reproduction, plan
+from fastget.studies.reproduce.recipe import PaperTable, Part, TableRow
 from fastget.studies.slurm import AT_A_TIME
-from fastget.studies.study import Study, device_of, run_study
+from fastget.studies.study import Study, device_of, run_study, try_config
+from fastget.studies.tasks import Task, folder_of
+
+TEXT = "paper-text"  # the paper's values, and the learning rates of its text, where ATDOC's code has others
+RECIPES = ("default", "paper", TEXT)
+RATES = {"optim.bottleneck_lr_scale": "0.1"}  # 0.001 for the bottleneck, 0.01 for the classifier; of every method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """What is run of a table, and how."""
+
+    table: PaperTable
+    methods: Sequence[str]  # of the table's
+    bases: Sequence[str]
+    tasks: Sequence[str]  # its columns
+    seeds: Sequence[int]
+    recipe: str = "default"  # of the methods that have one of this name; the others take their own default
+    root: Path | None = None
+    given: Mapping[str, str] = field(default_factory=dict)  # the user's own settings, which win over the table's
+
+    def runs(self, row: TableRow) -> bool:
+        """Whether fastget has the row's method, and it is asked for."""
+        return row.method in self.methods and row.base in self.bases
+
+
+def root_of(root: Path, data: str, only: bool) -> Path:
+    """ROOT itself, or a data set's own folder in it; a table over several data sets needs one for each."""
+    inner = root / data
+    if inner.is_dir():
+        return inner
+    if not only:
+        raise ValueError(f"{inner} is not there: a table over several data sets looks for each in a folder of its name")
+    return root
+
+
+def plan(what: Reproduction, out: Path) -> list[Job]:
+    """Every job, in the table's order. ValueError for a setting of the user's that a row stands for."""
+    table = what.table
+    refuse_foreign(what.given, what.methods, what.bases)
+    for key in dict.fromkeys(key for row in table.rows for key in row.set):
+        if key in what.given:
+            raise ValueError(f"{key} is what the rows of {table.name} differ in: leave it out")
+    jobs: list[Job] = []
+    for part in table.parts:
+        for row in filter(what.runs, table.rows):
+            own = row_settings(what, part, row)
+            config, refused = try_config(own, None)
+            for name, task in part.tasks.items():
+                if name in what.tasks:
+                    settings = {**own, "data.source": task[0], "data.target": task[1]}
+                    jobs += Job.each(what.seeds, place(out, part, row, task), settings, setting=part.title,
+                                     config=config, refused=refused, row=row.label if row.set else "")  # fmt: skip
+    return jobs
+
+
+def place(out: Path, part: Part, row: TableRow, task: Task) -> Path:
+    """The folder of a row's runs on a task, a folder a seed."""
+    return out / part.data / part.name / folder_of(task) / row.name
+
+
+def row_settings(what: Reproduction, part: Part, row: TableRow) -> dict[str, str]:
+    """Of a row's jobs, all but the task: the table's, then the user's, then what the row and the setting stand for."""
+    assert row.method is not None
+    own = {"data.name": part.data, "method.name": row.method, "method.base": row.base}
+    if (recipe := what.recipe.removesuffix("-text")) in methods.settings_of(row.method).presets:
+        own["method.recipe"] = recipe
+    if what.recipe == TEXT:
+        own |= RATES
+    if what.root is not None:
+        own["data.root"] = str(root_of(what.root, part.data, len(what.table.data) == 1))
+    return {**own, **part.set, **own_settings(what.given, row.method, row.base), **row.set, **SETTINGS[part.setting]}
+
 
 COLUMNS = 3  # of a part, in a terminal
 
@@ -66,7 +141,7 @@ def describe(what: Reproduction, jobs: Sequence[Job]) -> list[str]:
 def live_table(what: Reproduction, out: Path, outcomes: Sequence[Outcome]) -> Table:
     """Every row of the paper's table against its headlines; where --tasks leaves some out, against the first of them.
     All of them are in table.md."""
-    from fastget.studies.reproduce.figures import Figures, row_title
+    from fastget.studies.reproduce.write import Figures, row_title
 
     figures = Figures(what, out, outcomes)
     table = Table(

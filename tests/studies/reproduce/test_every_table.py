@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fastget.archive.selections import FINAL, ORACLE
+from fastget.archive.statistics import FINAL, ORACLE
 from fastget.commands.main import main
-from fastget.studies.reproduce.figures import row_title
 from fastget.studies.reproduce.recipe import PaperTable, read_table, table_names
+from fastget.studies.reproduce.write import row_title
 from tests.studies.reproduce.support import SMALL, in_this_process, write_tree
 
 PER_CLASS = {"domainnet126": 4}  # as a target three of them are shots

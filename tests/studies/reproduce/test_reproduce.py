@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from fastget.archive.selections import ORACLE, choices
+from fastget.archive.statistics import ORACLE, choices
 from fastget.commands.main import main
 from fastget.studies.reproduce import measure
-from fastget.studies.reproduce.figures import row_title
 from fastget.studies.reproduce.recipe import read_table
+from fastget.studies.reproduce.write import row_title
 from tests.pictures import this_fastget
 from tests.studies.reproduce.support import SMALL, Died, in_this_process, write_tree
 from tests.studies.support import mtimes

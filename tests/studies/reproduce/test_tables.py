@@ -10,10 +10,9 @@ import pytest
 
 from fastget.commands.main import main
 from fastget.data.datasets import DATA_SETS
-from fastget.studies.reproduce.figures import row_title
-from fastget.studies.reproduce.plan import Reproduction, plan
 from fastget.studies.reproduce.recipe import PUBLISHED, PaperTable, read_published, read_table, table_names
-from fastget.studies.reproduce.write import write
+from fastget.studies.reproduce.run import Reproduction, plan
+from fastget.studies.reproduce.write import row_title, write
 from tests.studies.reproduce.support import write_tree
 
 JOBS = {  # a seed, with every method that fastget has
@@ -131,7 +130,7 @@ def test_settings_of_the_jobs() -> None:
         (["office-home"], "no such table 'office-home' (did you mean 'office-home-"),
         (["office-31-uda"], "--root is missing"),
         (["office-31-uda", "--plan", "--methods", "mme"], "unknown method 'mme'"),
-        (["office-31-uda", "--plan", "--tasks", "A-D"], "has no task 'A-D' (did you mean 'A->D'?)"),
+        (["office-31-uda", "--plan", "--tasks", "A-D"], "unknown task 'A-D' (did you mean 'A->D'?)"),
         (["office-31-uda", "--plan", "--methods", "mcc", "--bases", "mixmatch"], "no row of mcc on mixmatch"),
         (["ablation", "--plan", "--set", "get.mix=false"], "get.mix is what the rows of ablation differ in"),
         (["office-31-uda", "--plan", "--set", "data.setting=pda"], "use another TABLE"),
