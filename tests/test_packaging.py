@@ -57,6 +57,17 @@ def test_the_picture_of_the_rooms_is_current() -> None:
     assert written() == picture(), "draw it anew: python -m tests.rooms"
 
 
+def test_a_class_has_a_name_of_its_own() -> None:
+    """In all rooms together; but a section of settings is named after the method or base model that it is of."""
+    places: dict[str, list[str]] = {}
+    for file in files():
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in tree.body if file.name != "settings.py" else []:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 @pytest.mark.parametrize("room", ["training", "runs", "commands", "loading"])
 def test_these_rooms_name_no_method(room: str) -> None:
     """Neither as a text, nor by importing one: what they know of a method is what it declares."""
