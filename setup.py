@@ -5,7 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 LINUX = 'platform_system == "Linux" and (platform_machine == "x86_64" or platform_machine == "aarch64")'
 
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fastget.methods.get.module import RECIPES, GeT
     from fastget.training.train import Result, train
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["RECIPES", "Config", "GeT", "Result", "__version__", "make_config", "train"]
 
 _HOMES = {
