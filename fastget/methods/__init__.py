@@ -41,6 +41,7 @@ _ENTRIES: dict[str, RegisteredMethod] = {
     "pl": RegisteredMethod(settings.PLSettings, "fastget.methods.pl:PL"),
     "atdoc-nc": RegisteredMethod(settings.AtdocNCSettings, "fastget.methods.atdoc_nc:AtdocNC"),
     "atdoc-na": RegisteredMethod(settings.AtdocNASettings, "fastget.methods.atdoc_na:AtdocNA"),
+    "alpha-power": RegisteredMethod(settings.AlphaPowerSettings, "fastget.methods.alpha_power:AlphaPower"),
     "mme": RegisteredMethod(settings.MMESettings, "fastget.methods.mme:MME"),
 }
 DEFAULT = "get"

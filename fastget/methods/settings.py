@@ -151,6 +151,18 @@ class PLSettings(Settings):
     gives: ClassVar[frozenset[Part]] = frozenset({"term", "labels"})
 
 
+@dataclass(frozen=True, kw_only=True)
+class AlphaPowerSettings(Settings):
+    """ARPM's alpha-power term alone (Gu et al., 2024): sure predictions, by the features, with no balance of classes."""
+
+    presets: ClassVar[Presets] = {
+        "default": {"method.weight": 0.3, **LINEAR},
+        "original": {"method.weight": 0.3, "method.ramp": "constant"},
+    }
+
+    alpha: float = opt(6.0, "power of the probabilities", gt=1)
+
+
 SECOND_LOOK = "fill the memory from a second, eval-mode pass as the authors do; off: from the step's own features"
 
 

@@ -10,8 +10,8 @@ from fastget.runs.summary import Summary
 from fastget.training.train import train
 
 GAIN = 0.1  # of accuracy; measured: 0.26 and more
-# It has no balancing term: with a backbone from scratch every image soon becomes of one class, warm-up or not.
-COLLAPSES = {"minent"}
+# They have no balancing term: with a backbone from scratch every image soon becomes of one class, warm-up or not.
+COLLAPSES = {"minent", "alpha-power"}
 ADAPT = [
     name
     for name in methods.names()
