@@ -153,7 +153,7 @@ class PLSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaPowerSettings(Settings):
-    """ARPM's alpha-power term alone (Gu et al., 2024): sure predictions, by the features, with no balance of classes."""
+    """ARPM's alpha-power term alone (Gu et al., 2024): sure predictions, without a balance of classes."""
 
     presets: ClassVar[Presets] = {
         "default": {"method.weight": 0.3, **LINEAR},
