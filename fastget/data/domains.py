@@ -148,7 +148,10 @@ def read_domains(name: str, root: str | None, domains: Sequence[str] = (), *, le
     if name == "features":
         return _stored(Store.open(place), domains, led=led)
     if name == "folder":
-        return domains_from_folders(place, *(domains or _domain_folders(place)), led=led)
+        found = domains or (folders_in(place) if place.is_dir() else [])
+        if not found:
+            raise ValueError(f"{place} {what_is(place)}: expected {place}/DOMAIN/CLASS/image.jpg")
+        return domains_from_folders(place, *found, led=led)
     known = DATA_SETS[name]
     lists = [read_domain(known, place, domain) for domain in domains or present(known, place)]
     return [dataclasses.replace(images, classes=lists[0].classes) for images in lists] if led else lists
@@ -179,27 +182,17 @@ def _refuse_unknown(name: str) -> None:
         raise ValueError(f"unknown data set {name!r}{nearest(name, NAMES)}: choose from {', '.join(NAMES)}")
 
 
-def _domain_folders(root: Path) -> list[str]:
-    found = folders_in(root) if root.is_dir() else []
-    if not found:
-        raise ValueError(f"{root} {what_is(root)}: expected {root}/DOMAIN/CLASS/image.jpg")
-    return found
-
-
 def _refuse_misplaced(data: DataConfig) -> None:
     """An error for the field of a validation list where none is read."""
-    if data.validation is None:
-        return
+    found = way = ""
     if data.setting != "ssda":
-        raise ValueError(
-            f"data.validation goes with data.setting=ssda, and the setting is {data.setting}, which has no labelled "
-            "target images: leave it out (--set data.validation=none), or use --setting ssda"
-        )
-    if data.name != "lists":
-        raise ValueError(
-            f"data.validation goes with data.name=lists, and the data set is {data.name}: leave it out "
-            "(--set data.validation=none). The published lists have a validation list of their own, which is found"
-        )
+        found = f"data.setting=ssda, and the setting is {data.setting}, which has no labelled target images"
+        way = ", or use --setting ssda"
+    elif data.name != "lists":
+        found = f"data.name=lists, and the data set is {data.name}"
+        way = ". The published lists have a validation list of their own, which is found"
+    if data.validation is not None and found:
+        raise ValueError(f"data.validation goes with {found}: leave it out (--set data.validation=none){way}")
 
 
 def _given(data: DataConfig, target: ImageList) -> tuple[tuple[ImageList, ImageList] | None, ImageList | None]:
@@ -208,7 +201,14 @@ def _given(data: DataConfig, target: ImageList) -> tuple[tuple[ImageList, ImageL
     By their fields beside a target list, or found in the root, where the validation list goes with the published shots.
     """
     if data.name == "lists":
-        labelled, validation = (_target_list(file, target) for file in (data.labelled_target, data.validation))
+        given: list[ImageList | None] = []
+        for file in (data.labelled_target, data.validation):
+            if file is None:
+                given.append(None)
+            else:
+                paths, labels = read_list(file, target.root, num_classes=len(target.classes))
+                given.append(ImageList(Path(file).stem, target.root, paths, labels, target.classes))
+        labelled, validation = given
         return None if labelled is None else (labelled, target), validation
     if data.labelled_target is not None:
         raise ValueError("data.labelled_target goes with data.name=lists; other data sets find or draw the split")
@@ -216,14 +216,6 @@ def _given(data: DataConfig, target: ImageList) -> tuple[tuple[ImageList, ImageL
     if data.name in DATA_SETS and data.root is not None:
         found = published_shots(DATA_SETS[data.name], Path(data.root), str(data.target), data.shots)
     return (None, None) if found is None else (found[:2], found.validation)
-
-
-def _target_list(file: str | None, target: ImageList) -> ImageList | None:
-    """Labelled images of the target, from a list file."""
-    if file is None:
-        return None
-    paths, labels = read_list(file, target.root, num_classes=len(target.classes))
-    return ImageList(Path(file).stem, target.root, paths, labels, target.classes)
 
 
 def _no_validation(data: DataConfig) -> str:

@@ -100,6 +100,9 @@ class FeatureRows:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def part(self, start: int, end: int) -> FeatureRows:
+        return FeatureRows(self.features[start:end], self.labels[start:end], self.paths[start:end])
+
     def tensors(self) -> dict[str, NDArray[Any]]:
         text = "".join(f"{path}\0" for path in self.paths).encode("utf-8", "surrogateescape")
         return {

@@ -131,7 +131,12 @@ class DomainFolder:
 def read_folder(root: Path, domain: str) -> DomainFolder:
     """Every file below ROOT/DOMAIN/, used or named. A class folder's images lie in it or deeper, sorted by folder."""
     names = folders_in(root / domain)
-    _refuse_odd_names(root / domain, names)
+    for name in names:
+        if name.encode(errors="replace").decode() != name:  # no file of results could name the class
+            raise ValueError(
+                f"the class folder {os.fsencode(name)!r} in {root / domain} has a name that is not UTF-8 text: "
+                "rename it"
+            )
     beside = walk(root, domain, without=names)
     if not names:
         return DomainFolder({"": beside.images}, beside.unused)
@@ -151,7 +156,12 @@ def domains_from_folders(root: Path, *domains: str, led: bool = True) -> list[Im
     The first leads, as a run's source: the classes are its class folders that hold an image, sorted, and one that it
     lacks is an error. Not `led`: the classes are those of all the domains.
     """
-    read = {domain: _read(root, domain) for domain in domains}
+    for domain in domains:
+        if not (root / domain).is_dir():
+            there = folders_in(root) if root.is_dir() else []
+            found = f"{root} " + (f"holds {and_more(there)}" if there else what_is(root))
+            raise ValueError(f"no domain folder {root / domain}: {found}; a domain's images lie in ROOT/DOMAIN/CLASS/")
+    read = {domain: read_folder(root, domain) for domain in domains}
     first = read[domains[0]]
     _refuse_deeper_classes(root, domains[:1] if led else domains)
     classes = first.classes if led else sorted({name for found in read.values() for name in found.classes})
@@ -159,15 +169,6 @@ def domains_from_folders(root: Path, *domains: str, led: bool = True) -> list[Im
         folder = root / domains[0]
         raise ValueError(f"{folder} holds no class folders: expected {folder}/CLASS/image.jpg")
     return [_list_of(root, domain, read[domain], classes, first) for domain in domains]
-
-
-def _read(root: Path, domain: str) -> DomainFolder:
-    folder = root / domain
-    if not folder.is_dir():
-        there = folders_in(root) if root.is_dir() else []
-        found = f"{root} " + (f"holds {and_more(there)}" if there else what_is(root))
-        raise ValueError(f"no domain folder {folder}: {found}; a domain's images lie in ROOT/DOMAIN/CLASS/")
-    return read_folder(root, domain)
 
 
 def _list_of(root: Path, domain: str, found: DomainFolder, classes: Sequence[str], source: DomainFolder) -> ImageList:
@@ -210,14 +211,3 @@ def _refuse_deeper_classes(root: Path, domains: Sequence[str]) -> None:
 def _has_files(folder: Path) -> bool:
     with os.scandir(folder) as entries:
         return any(not entry.is_dir() for entry in entries)
-
-
-def _refuse_odd_names(folder: Path, names: Sequence[str]) -> None:
-    """An error for a class that no file of results could name."""
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"the class folder {os.fsencode(name)!r} in {folder} has a name that is not UTF-8 text: rename it"
-            ) from error

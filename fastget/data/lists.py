@@ -71,8 +71,7 @@ class ImageList:
 
     def in_both(self, other: ImageList) -> NDArray[np.bool_]:
         """(N,) which images stand in the other list too, by the absolute path of the file that they are."""
-        mine, there = self._keys(), other._keys()
-        return np.isin(mine, there)
+        return np.isin(self._keys(), other._keys())
 
     def _keys(self) -> NDArray[np.int64]:
         """(N,) a number for each file, the same wherever it is listed; a set of all paths would be large."""
@@ -115,7 +114,10 @@ def read_list(
     for number, line in _lines(file):
         path, label = _split_line(line, file, number, unlabelled)
         if label >= most:
-            raise ValueError(_out_of_range(file, number, label, most))
+            raise ValueError(
+                f"{file}, line {number}: class {label} is out of range: expected classes 0 to {most - 1:,}; "
+                "remove the line, or correct its label"
+            )
         paths.append(_inside(path, root, file, number))
         labels.append(label)
     if not paths:
@@ -196,13 +198,6 @@ def line_of(file: Path, entry: int) -> int:
     return next(number for i, (number, _) in enumerate(_lines(file)) if i == entry)
 
 
-def _out_of_range(file: Path, number: int, label: int, num_classes: int) -> str:
-    return (
-        f"{file}, line {number}: class {label} is out of range: expected classes 0 to {num_classes - 1:,}; "
-        "remove the line, or correct its label"
-    )
-
-
 def domains_from_lists(root: Path, *files: str | Path, led: bool = True) -> list[ImageList]:
     """The lists of some list files. Class names are the folders of the images where they tell.
 
@@ -214,22 +209,17 @@ def domains_from_lists(root: Path, *files: str | Path, led: bool = True) -> list
         paths, labels = read_list(file, root, unlabelled=bool(lists) or not led)
         if led and lists:
             classes = lists[0].classes
-            refuse_new_classes(file, labels, len(classes))
+            over = np.flatnonzero(labels >= len(classes))
+            if len(over):
+                raise ValueError(
+                    f"{file}, line {line_of(file, int(over[0]))}: class {labels[over[0]]} is out of range: the source "
+                    f"has classes 0 to {len(classes) - 1}, and {len(over):,} of the target's images lie beyond. "
+                    "Remove them, or add the class to the source"
+                )
         else:
             classes = class_names(paths, labels, int(labels.max()) + 1)
         lists.append(ImageList(file.stem, root, paths, labels, classes))
     return lists
-
-
-def refuse_new_classes(file: Path, labels: NDArray[np.int64], num_classes: int) -> None:
-    """An error for a target's class that the source lacks, with file and line."""
-    over = np.flatnonzero(labels >= num_classes)
-    if len(over):
-        raise ValueError(
-            f"{file}, line {line_of(file, int(over[0]))}: class {labels[over[0]]} is out of range: the source has "
-            f"classes 0 to {num_classes - 1}, and {len(over):,} of the target's images lie beyond. "
-            "Remove them, or add the class to the source"
-        )
 
 
 def class_names(paths: Sequence[str], labels: NDArray[np.int64], num_classes: int) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from fastget.common.text import and_more
 from fastget.config import DataConfig
 from fastget.data.decode import Problem
 from fastget.data.feature_store import Origin
-from fastget.data.lists import UNLABELLED, ImageList, Unused
+from fastget.data.lists import ImageList, Unused
 from fastget.data.packed.read import Packed
 
 
@@ -175,15 +174,6 @@ def describe(images: ImageList) -> dict[str, Any]:
     for path, label in zip(images.paths, images.labels.tolist(), strict=True):
         digest.update(f"{path} {label}\n".encode("utf-8", "surrogateescape"))
     return {"name": images.name, "images": len(images), "sha256": digest.hexdigest()}
-
-
-def write_list(images: ImageList, file: str | Path) -> None:
-    """As `path label` lines, which `--data lists` reads again."""
-    lines = (
-        path if label == UNLABELLED else f"{path} {label}"
-        for path, label in zip(images.paths, images.labels.tolist(), strict=True)
-    )
-    Path(file).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _rank_in_class(images: ImageList, purpose: str) -> NDArray[np.int64]:

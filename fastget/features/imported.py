@@ -49,16 +49,11 @@ def import_features(
         out.mkdir(parents=True, exist_ok=True)
         for domain, rows in domains.items():
             store.domains[domain] = tuple(
-                write_shard(out / shard_name(domain, k), _cut(rows, start), origin, f"{sha256} {start}")
+                write_shard(out / shard_name(domain, k), rows.part(start, start + SHARD), origin, f"{sha256} {start}")
                 for k, start in enumerate(range(0, len(rows), SHARD))
             )
         store.write()
     return store
-
-
-def _cut(rows: FeatureRows, start: int) -> FeatureRows:
-    part = slice(start, start + SHARD)
-    return FeatureRows(rows.features[part], rows.labels[part], rows.paths[part])
 
 
 def _load(file: Path) -> dict[str, Any]:

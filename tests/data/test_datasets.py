@@ -142,17 +142,6 @@ def test_domainnet126(tmp_path: Path, beside: bool) -> None:
     assert drawn.protocol["split"] == "drawn with seed 0"
 
 
-def test_office_home_s_published_shots_call_a_domain_otherwise(tmp_path: Path) -> None:
-    root = office_home(tmp_path)
-    lists = root / "txt" / "office_home"
-    lists.mkdir(parents=True)
-    (lists / "labeled_target_images_Real_1.txt").write_text("Real/TV/00001.jpg 63\n")
-    (lists / "unlabeled_target_images_Real_1.txt").write_text("Real/TV/00002.jpg 63\nReal/Fork/00002.jpg 24\n")
-    found = load_domains(config("office-home", root, target="RealWorld", setting="ssda", shots=1))
-    assert found.labelled_target
-    assert found.labelled_target.paths == ["RealWorld/TV/00001.jpg"]
-
-
 def test_ssda_lists_given_by_name(tmp_path: Path) -> None:
     put(tmp_path, "a.jpg", "b.jpg", "c.jpg")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastget.config import DataConfig
 from fastget.data import protocols
-from fastget.data.lists import UNLABELLED, ImageList, domains_from_lists
+from fastget.data.lists import UNLABELLED, ImageList
 
 
 def domain(counts: list[int], name: str = "target") -> ImageList:
@@ -146,14 +146,6 @@ def test_published_lists_are_taken_as_they_are() -> None:
     split = protocols.apply(source, target, DataConfig(setting="ssda", shots=1), published=given_lists)
     assert (split.labelled_target, split.target) == given_lists
     assert split.protocol["split"] == "published lists"
-
-
-def test_a_written_list_is_read_again(tmp_path: Path) -> None:
-    target = domain([4, 5])
-    protocols.write_list(target, tmp_path / "a.txt")
-    source, again = domains_from_lists(target.root, tmp_path / "a.txt", tmp_path / "a.txt")
-    assert again.paths == target.paths
-    assert np.array_equal(source.labels, target.labels)
 
 
 @pytest.mark.parametrize("setting", ["pda", "ssda"])

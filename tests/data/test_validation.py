@@ -107,6 +107,8 @@ def test_office_home_s_calls_a_domain_otherwise(tmp_path: Path) -> None:
     (lists / "validation_target_images_Real_3.txt").write_text("Real/TV/002.jpg 63\n")
     found = load_domains(published(tmp_path, name="office-home", source="Art", target="RealWorld", shots=1))
     assert found.validation
+    assert found.labelled_target
+    assert found.labelled_target.paths == ["RealWorld/TV/000.png"]
     assert found.validation.paths == ["RealWorld/TV/002.jpg"]
 
 

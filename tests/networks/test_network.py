@@ -95,16 +95,24 @@ def test_local_weights(tmp_path: Path) -> None:
     assert all(torch.equal(loaded[k], v) for k, v in model.state_dict().items() if not k.startswith("fc."))
 
 
+def resnet(**changes: Any) -> dict[str, Any]:
+    """The state of a classifier, but for some entries: others, or, as None, missing."""
+    state = {**torchvision.models.resnet18(weights=None).state_dict(), **changes}
+    return {name: value for name, value in state.items() if value is not None}
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, "no file"),
+        (None, r"no file .*w\.pt; give imagenet, none, a file"),
         (lambda: torchvision.models.mobilenet_v2(weights=None).state_dict(), "does not fit this network.*missing"),
-        ("not weights", "not a file of weights"),
+        (lambda: resnet(**{"conv1.weight": None}), r"does not fit this network: 1 entries are missing \(conv1\.weight"),
+        (lambda: resnet(**{"conv1.weight": torch.zeros(3)}), r"1 entries have another shape \(conv1\.weight\)"),
+        ("not weights", "is a text file, not a file of weights"),
         (lambda: torch.zeros(3), "holds a Tensor"),
         (lambda: {"state_dict": nn.Linear(2, 2)}, "not a file of weights alone"),
     ],
-    ids=["missing", "other", "text", "tensor", "pickle"],
+    ids=["nowhere", "other", "lacking", "shapes", "text", "tensor", "pickle"],
 )
 def test_wrong_weights_are_named(tmp_path: Path, content: Any, expected: str) -> None:
     if isinstance(content, str):

@@ -146,33 +146,11 @@ def test_weights_of_another_image_size_are_resized(trained: nn.Module, tmp_path:
     assert all(torch.equal(value, given[name]) for name, value in found.items() if name != "pos_embed")
 
 
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
-        (
-            lambda state: {name: value for name, value in state.items() if not name.startswith("blocks.1.")},
-            r"does not fit this network: \d+ entries are missing \(blocks\.1\.",
-        ),
-        (
-            lambda state: state | {"blocks.0.mlp.fc1.weight": torch.zeros(3, 3)},
-            r"1 entries have another shape \(blocks\.0\.mlp\.fc1\.weight\)",
-        ),
-        (
-            lambda state: timm.create_model("test_resnet").state_dict(),
-            r"entries are missing .*Is network\.name the same\?",
-        ),
-        (None, r"no file .*w\.safetensors; give imagenet, none, a file"),
-    ],
-    ids=["lacking", "shapes", "other", "nowhere"],
-)
-def test_a_file_that_does_not_fit_is_told_in_a_sentence(
-    trained: nn.Module, state: Any, expected: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "w.safetensors"
-    if state:
-        save_file(state(trained.state_dict()), file)
-    with pytest.raises(ValueError, match=expected):
-        build_network(config("test_vit", str(file)), 5, 160)
+def test_a_file_of_another_model_is_told_in_a_sentence(tmp_path: Path) -> None:
+    """timm's own conversion fails at it, in words of its own."""
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match=r"entries are missing .*Is network\.name the same\?"):
+        build_network(config("test_vit", str(tmp_path / "w.safetensors")), 5, 160)
 
 
 def test_without_internet_a_local_file_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

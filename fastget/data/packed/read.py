@@ -112,10 +112,10 @@ class Cache:
         try:
             about, records = read_table(folder / "index.npz", RECORD)
             sizes, encoding = about["shards"], Encoding(**about["recipe"])
-            if about["version"] != VERSION or any(not _has_size(folder / name, size) for name, size in sizes.items()):
+            if about["version"] != VERSION or sizes != {name: (folder / name).stat().st_size for name in sizes}:
                 return None
             _refuse_impossible(records, encoding, len(sizes))
-        except (FileNotFoundError, KeyError, TypeError, ValueError, AttributeError):
+        except (OSError, KeyError, TypeError, ValueError, AttributeError):
             return None
         return cls(folder, encoding, tuple(sizes), records)
 
@@ -134,13 +134,6 @@ def _refuse_impossible(records: NDArray[np.void], encoding: Encoding, shards: in
         raise ValueError("a record in no shard")
     if encoding.format == "raw" and not np.isin(records["size"], (0, 3 * encoding.resize**2)).all():
         raise ValueError("a record of another size")
-
-
-def _has_size(file: Path, size: int) -> bool:
-    try:
-        return file.stat().st_size == size
-    except OSError:
-        return False
 
 
 class Packed:

@@ -163,7 +163,9 @@ class _Packer:
             if isinstance(made, Problem):
                 self.bad.append(made)
             else:
-                file.write(_header(f"{number:05d}{i:06d}", self.encoding, len(made)))
+                member = tarfile.TarInfo(f"{number:05d}{i:06d}.{'jpg' if self.encoding.format == 'jpeg' else 'raw'}")
+                member.size, member.mode = len(made), 0o644
+                file.write(member.tobuf(tarfile.USTAR_FORMAT))
                 record = records[i : i + 1]
                 record["offset"], record["size"], record["crc"] = file.tell(), len(made), zlib.crc32(made.data)
                 file.write(made.data)
@@ -202,12 +204,6 @@ class _Packer:
             if old.with_suffix(".tar") not in files:
                 old.unlink()  # of a longer list
         return sum(sizes.values())
-
-
-def _header(key: str, encoding: Encoding, size: int) -> bytes:
-    info = tarfile.TarInfo(f"{key}.{'jpg' if encoding.format == 'jpeg' else 'raw'}")
-    info.size, info.mode = size, 0o644
-    return info.tobuf(tarfile.USTAR_FORMAT)
 
 
 def _damaged(shard: Path, records: NDArray[np.void]) -> bool:
