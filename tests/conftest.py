@@ -37,8 +37,72 @@ NUMERIC = [
 
 # Rings: `make test` runs the first, `make test-all` the second too, `make test-slow` the third. Here alone it is said
 # which test is where. A line names a folder, a file, a test, or those of its cases that have a word in their brackets.
-# What no line names is in the first ring, and fails there if it takes too long.
-SECOND: list[str] = []
+# What no line names is in the first ring, and fails there if it takes too long. The third is marked `slow` by it.
+SECOND = [
+    # the documents, and every mistake
+    "commands/test_mistakes.py",
+    "documents",
+    # processes
+    "commands/test_light.py",
+    "commands/test_main.py::test_module_is_the_command",
+    "commands/test_output.py::test_a_full_disk_under_standard_output",
+    "commands/test_predict.py::test_a_reader_that_leaves",
+    "common/test_lock.py::test_a_killed_process_holds_nothing",
+    "common/test_ranks.py",
+    "features/test_make.py::test_two_ranks_make_what_one_makes",
+    "methods/test_neighbours.py::test_ranks_that_share_the_memory_follow_one",
+    "methods/test_systems_ranks.py",
+    "runs/test_one_writer.py",
+    "studies",
+    "test_benchmarks.py::test_rows_run_and_the_interpreter_is_never_timed",
+    "training/test_allocator.py::test_the_system_is_asked_once",
+    "training/test_kill.py",
+    # compiled code, and what is counted of it
+    "kernels/audit",
+    "kernels/test_memory.py::test_what_the_next_step_takes_is_the_rules[345",
+    "report/test_page.py::test_the_report_of_a_digits_run_in_a_browser",
+    "selftest",
+    "training/test_graph.py",
+    # damage of every kind
+    "fuzz",
+    # numbers that a CPU is slow at
+    "training/test_engine.py::test_float16_overflow_skips_the_step_and_the_memory",
+    "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[pda",
+    "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[imbalanced",
+]
+THIRD = [
+    "commands/test_features.py::test_killed_at_random_moments_it_goes_on",
+    "common/test_ranks.py::test_two_ranks_follow_one_by_every_method_on_every_base",
+    "data/test_lists.py::test_600_000_entries_stay_under_300_mb",
+    "documents/test_blocks.py::test_all_of_a_page_runs",
+    "fuzz/test_caches.py::test_many_indices",
+    "fuzz/test_caches.py::test_much_that_checks_remember",
+    "fuzz/test_checkpoints.py::test_mutations[20000",
+    "fuzz/test_configurations.py::test_mutations[25000",
+    "fuzz/test_images.py::test_many_images",
+    "fuzz/test_kill_points.py::test_it_goes_on_from_every_one[6",
+    "fuzz/test_lists.py::test_many_lists",
+    "fuzz/test_weights.py::test_mutations[10000",
+    "kernels/audit/test_compile.py::test_every_configuration_keeps_its_claims",
+    "kernels/audit/test_report.py::test_it_speaks_before_it_has_compiled_them_all",
+    "kernels/test_backward.py::test_flat_posteriors_without_hard_labels[0.05",
+    "kernels/test_expectation.py::test_at_a_small_tau_it_is_no_worse_than_pytorch_on_the_whole[33",
+    "kernels/test_expectation.py::test_at_a_small_tau_it_is_no_worse_than_pytorch_on_the_whole[256",
+    "methods/test_adapts.py::test_it_gains",
+    "methods/test_own_method.py::test_two_ranks_follow_one",
+    "report/test_figures.py::test_groups_of_features_stay_together[umap",  # which compiles for half a minute
+    "report/test_figures.py::test_the_figure_is_the_papers",
+    "studies/reproduce/test_every_table.py::test_the_whole_of_every_table",
+    "studies/reproduce/test_reproduce.py::test_a_killed_process_goes_on",
+    "test_bench_step.py::test_collectives_are_counted_on_two_ranks",
+    "test_golden.py",
+    "training/test_kill.py::test_killed_and_resumed[torchvision",
+    "training/test_kill.py::test_killed_twenty_times",
+    "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[cdan-pda",
+    "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[cdan-imbalanced",
+    "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[mixmatch-pda",
+    "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[mixmatch-imbalanced",
+]
 LIMIT = 3.0  # CPU-seconds that a test of the first ring may take, with those of the processes that it waits for
 UNLIMITED = "FASTGET_TESTS_UNLIMITED"  # set: no test fails for its time
 
@@ -61,23 +125,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def ring_of(item: pytest.Item) -> int:
-    """By the tables above; a mark in a test's file is for what needs a GPU alone."""
-    if item.get_closest_marker("slow"):
-        return 3
-    return 2 if any(is_named(item, line) for line in SECOND) else 1
+    return next((ring for ring, table in ((3, THIRD), (2, SECOND)) if any(is_named(item, line) for line in table)), 1)
 
 
 def is_named(item: pytest.Item, line: str) -> bool:
     """Whether a line of a table names a test."""
     place, _, word = line.partition("[")
     name, _, case = item.nodeid.removeprefix("tests/").partition("[")
-    return (f"{name}::".startswith(f"{place}::") or name.startswith(f"{place}/")) and word.rstrip("]") in case
+    return f"{name}::".startswith((f"{place}::", f"{place}/")) and word in case
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(HERE / place) for place in NUMERIC):
             item.add_marker(pytest.mark.numeric)
+        if ring_of(item) == 3:
+            item.add_marker(pytest.mark.slow)
     if rings := config.getoption("rings"):
         chosen = [item for item in items if str(ring_of(item)) in rings and not item.get_closest_marker("gpu")]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])

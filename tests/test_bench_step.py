@@ -56,7 +56,6 @@ def test_a_step_of_any_size(name: str) -> None:
     bench_scaling.one_step(name, B=4, C=3, D=8, N=16)()
 
 
-@pytest.mark.slow
 def test_collectives_are_counted_on_two_ranks() -> None:
     one, two = bench_scaling.by_ranks(steps=2)
     assert one.figures["collectives a step"] == 0

@@ -84,7 +84,6 @@ def run(code: Path, out: Path, options: tuple[str, ...], values: tuple[str, ...]
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_the_same_bits(name: str, old_code: Callable[[str], Path], tmp_path: Path) -> None:
     golden = RUNS[name]

@@ -67,7 +67,6 @@ def test_data_commands_send_to_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "`fastget features show FOLDER`" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_killed_at_random_moments_it_goes_on() -> None:
     command = [sys.executable, "-m", "fastget", "features", "--data", "digits", "--out"]
     began = time.perf_counter()

@@ -92,7 +92,6 @@ def test_two_ranks_follow_one(name: str, runs: Runs) -> None:
         assert model["method.get.mu"].dtype == torch.float64
 
 
-@pytest.mark.slow
 def test_two_ranks_follow_one_by_every_method_on_every_base(tmp_path: Path) -> None:
     names = [name for name in RUNS if name not in ("get", "memory", *SOME)]
     for count in (1, 2):

@@ -143,7 +143,6 @@ print(len(source), peak - before, time.process_time() - start)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel counts no peak from now on")
 def test_600_000_entries_stay_under_300_mb(tmp_path: Path) -> None:
     """Source and target of DomainNet's size each, read and ready for the first batch."""

@@ -113,7 +113,6 @@ def test_a_page_runs(page: str, place: Place) -> None:
         assert len(names["launches"]) == 6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if runs_later(page)])
 def test_all_of_a_page_runs(page: str, place: Place) -> None:
     _, left = run_page(page, place, slow=True)

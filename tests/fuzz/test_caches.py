@@ -59,12 +59,10 @@ def test_the_index_of_packed_images(tmp_path: Path) -> None:
     indices(tmp_path, 2000, 0)
 
 
-@pytest.mark.slow
 def test_much_that_checks_remember(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks(tmp_path, 15_000, 1, monkeypatch)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the packed cache is damaged")
 def test_many_indices(tmp_path: Path) -> None:
     indices(tmp_path, 7000, 1)

@@ -23,7 +23,7 @@ def read(file: Path) -> bool:
     return not said
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(25_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1000, 25_000])
 def test_mutations(tmp_path: Path, count: int) -> None:
     """Of each section alone: a whole file takes ten times as long, and is damaged in one place as well."""
     good = make_config({"train.seeds": "0,1", "data.name": "lists", "data.source": "a.txt"}).to_yaml()

@@ -45,7 +45,6 @@ def test_images(kind: str, tmp_path: Path) -> None:
     _run(kind, tmp_path, 400)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 def test_many_images(kind: str, tmp_path: Path) -> None:
     _run(kind, tmp_path, 5000, seed=1)

@@ -58,7 +58,7 @@ class Camera:
             patch.setattr(os, name, hooked)
 
 
-@pytest.mark.parametrize("steps", [2, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [2, 6])
 def test_it_goes_on_from_every_one(tmp_path: Path, steps: int) -> None:
     root = small_store(tmp_path / "small").folder
     settings = {**SHORT, "train__max_steps": steps, "train__eval_every": steps // 2}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from fastget.data.lists import UNLABELLED, domains_from_lists, read_list
 from tests.fuzz.mutations import mutations
@@ -38,7 +37,6 @@ def test_lists(tmp_path: Path) -> None:
         read(tmp_path / "a.txt", data)
 
 
-@pytest.mark.slow
 def test_many_lists(tmp_path: Path) -> None:
     for data in mutations(GOOD, 50_000, seed=1):
         read(tmp_path / "a.txt", data)

@@ -95,7 +95,7 @@ def test_entries_that_are_no_plain_numbers(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])
-@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1000, 10_000])
 def test_mutations(tmp_path: Path, kind: str, count: int) -> None:
     """Loaded or refused, and what is loaded is finite."""
     good = write(tmp_path / "good", kind, net().state_dict()).read_bytes()

@@ -31,7 +31,6 @@ def source_only(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     return final("source-only", tmp_path_factory.mktemp("adapts") / "source-only")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ADAPT)
 def test_it_gains(method: str, source_only: Summary, tmp_path: Path) -> None:
     adapted = final(method, tmp_path / method)

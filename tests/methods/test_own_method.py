@@ -110,7 +110,6 @@ def test_it_goes_on_to_the_bit(example: Path, monkeypatch: pytest.MonkeyPatch) -
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.slow  # as tests/common/test_ranks.py does with those that are built in
 def test_two_ranks_follow_one(example: Path, tmp_path: Path) -> None:
     """By its command: the first steps, in which rounding has not grown, agree to five digits."""
     values = {**TINY, "train.log_every": 1, "train.warmup_steps": 0, "method.module": str(example)}

@@ -115,7 +115,7 @@ def test_pseudo_labels(run: Run) -> None:
     assert [line["name"] for line in sure["series"]] == ["y_M"]  # of the network's none was sure
 
 
-@pytest.mark.parametrize("projection", ["pca", "tsne", pytest.param("umap", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("projection", ["pca", "tsne", "umap"])
 def test_groups_of_features_stay_together(projection: Projection) -> None:
     rng = np.random.default_rng(0)
     middle = np.repeat(np.eye(4, 16), 20, axis=0)
@@ -143,7 +143,6 @@ def test_features_that_are_no_numbers(run: Run) -> None:
     assert embedding(run, "pca").why == "some features are not finite"
 
 
-@pytest.mark.slow  # umap-learn compiles for half a minute
 def test_the_figure_is_the_papers(run: Run) -> None:
     assert embedding(run).words.startswith("UMAP of the bottleneck's features, 60 target images")
 

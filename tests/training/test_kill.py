@@ -67,14 +67,13 @@ def kill_and_resume(tmp_path: Path, loader: str, kills: int, steps: int) -> None
         assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("loader", ["dali", pytest.param("torchvision", marks=pytest.mark.slow)])  # as tests/fuzz does
+@pytest.mark.parametrize("loader", ["dali", "torchvision"])  # as tests/fuzz does
 def test_killed_and_resumed(tmp_path: Path, loader: str) -> None:
     if loader == "dali":
         pytest.importorskip("nvidia.dali")
     kill_and_resume(tmp_path, loader, kills=1, steps=40)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("loader", ["torchvision", "dali"])
 def test_killed_twenty_times(tmp_path: Path, loader: str) -> None:
     if loader == "dali":

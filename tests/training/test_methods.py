@@ -40,14 +40,7 @@ OFFERED = [
 REFUSED = [triple for triple in EVERY if reason(*triple) is not None]
 
 
-# a base model's own doing is the same in all settings but ssda: elsewhere it is for `make test-slow`
-CUT_OFF = [
-    pytest.param(*triple, marks=() if triple[1] == bases.DEFAULT or triple[2] in ("uda", "ssda") else pytest.mark.slow)
-    for triple in OFFERED
-]
-
-
-@pytest.mark.parametrize(("method", "base", "setting"), CUT_OFF)
+@pytest.mark.parametrize(("method", "base", "setting"), OFFERED)
 def test_a_run_that_was_cut_off_ends_the_same(method: str, base: str, setting: str, tmp_path: Path) -> None:
     given = {"method__name": method, "method__base": base, **SETTINGS[setting], "train__max_steps": 9}
     given |= {"train__checkpoint_every": 3, "train__keep_checkpoints": 3, "train__eval_every": 9}

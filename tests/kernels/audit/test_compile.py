@@ -316,7 +316,6 @@ def test_bfloat16_products_compile_where_there_is_no_tf32() -> None:
     _assert_claims(rows)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("arch", kc.ARCHITECTURES)
 def test_every_configuration_keeps_its_claims(arch: str) -> None:
     """With every option and both ends of alignment where no spill is claimed; elsewhere every tile in every type."""

@@ -196,7 +196,6 @@ def test_it_starts_as_a_program_without_a_warning() -> None:
     assert "--arch" in done.stdout
 
 
-@pytest.mark.slow
 def test_it_speaks_before_it_has_compiled_them_all(tmp_path: Path) -> None:
     """Which takes minutes; a word is due in one."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

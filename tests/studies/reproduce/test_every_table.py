@@ -90,7 +90,6 @@ def test_one_task_of_every_table(
     assert {one["study"] for one in results} == {f"reproduce {name}"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", table_names())
 def test_the_whole_of_every_table(
     name: str, tree: Tree, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -175,7 +175,6 @@ def test_the_time_is_measured_by_a_short_run(
     assert "gone.pt" in text
 
 
-@pytest.mark.slow
 def test_a_killed_process_goes_on() -> None:
     write_tree(Path("data"), "visda2017")
     words = [sys.executable, "-m", "fastget", *args("visda2017-uda", seeds="0,1")]
