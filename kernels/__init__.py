@@ -11,8 +11,8 @@ A step is six launches, each waiting for sums that the one before it made:
 
 Every sum has one owner that adds in a fixed order: no atomics, the same bits each time. Around a launch stand tile.py
 (device functions that several share, and a legend of names), configs.py (block sizes), checks.py (what is refused),
-wrap.py (eager and compiled operators), launch.py, and interpreter.py for tests without a GPU. equations/ holds what is
-an operator by itself: the posterior, the scatter update, the rebalancing, the votes. audit/ finds what they cost.
+wrap.py (eager and compiled operators) and launch.py. equations/ holds what is an operator by itself: the posterior, the
+scatter update, the rebalancing, the votes. audit/ finds what they cost, tuning/ what is fastest on a card.
 """
 
 if __name__ != "fastget.kernels":
@@ -26,13 +26,8 @@ from fastget.kernels.equations.rebalance import rebalance
 from fastget.kernels.equations.scatter import scatter_update
 from fastget.kernels.equations.votes import agreeing_votes
 from fastget.kernels.expectation import expectation
-from fastget.kernels.interpreter import mend as _mend
-from fastget.kernels.launch import interpreting as _interpreting
 from fastget.kernels.memory import renew_prior_, update_memory_
 from fastget.kernels.objective import objective
-
-if _interpreting():
-    _mend()
 
 __all__ = [
     "agreeing_votes",

@@ -69,14 +69,6 @@ def check_pair(features: Tensor, prototypes: Tensor, name: str = "prototypes") -
     check_device(name, prototypes, features.device)
 
 
-def check_constant(name: str, *tensors: Tensor | None) -> None:
-    """`name` has no gradient in the kernels: refuse an input that asks for one, rather than drop it."""
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        raise ValueError(
-            f"{name}() has no gradient in fastget.kernels: detach its inputs, or use fastget.reference.{name}"
-        )
-
-
 def check_tau(tau: float) -> None:
     if not tau > 0:
         raise ValueError(f"tau must be a positive number, got {tau!r}")

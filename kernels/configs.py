@@ -232,11 +232,6 @@ def totals(B: int, C: int) -> Rows:
 # --- the equations by themselves ----------------------------------------------------------------
 
 
-def elementwise(C: int) -> Rows:
-    """Kernels that map a (B, C) matrix tile by tile."""
-    return Rows(BLOCK_B=8, BLOCK_C=64 if C <= 64 else 256, num_warps=4)
-
-
 def walk(C: int) -> Rows:
     """Kernels whose programs walk along rows."""
     return Rows(BLOCK_B=4, BLOCK_C=64 if C <= 64 else 512, num_warps=4)

@@ -18,15 +18,9 @@ ESTIMATES = ("likelihood", "nearest")  # the functions of Eqs. (3) and (3*), by 
 
 
 def run_expectation(
-    features: Tensor,
-    mu: Tensor,
-    mu_g: Tensor,
-    mu_f: Tensor,
-    log_pi: Tensor,
-    tau: float,
-    estimate: str,
+    features: Tensor, mu: Tensor, mu_g: Tensor, mu_f: Tensor, log_pi: Tensor, tau: float, estimate: str,
     labels: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     made = launch_logits(features, log_pi, tau, mu=mu, mu_g=mu_g, mu_f=mu_f, estimate=estimate)
     assert made.S_g is not None
     assert made.S_f is not None

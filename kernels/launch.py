@@ -37,16 +37,8 @@ class Launch:
     num_stages: int
 
     @property
-    def bytes_read(self) -> int:
-        return sum(t.numel() * t.element_size() for t in self.reads)
-
-    @property
-    def bytes_written(self) -> int:
-        return sum(t.numel() * t.element_size() for t in self.writes)
-
-    @property
     def bytes(self) -> int:
-        return self.bytes_read + self.bytes_written
+        return sum(t.numel() * t.element_size() for t in (*self.reads, *self.writes))
 
     def aliased(self) -> Launch:
         """The same with other handles on its tensors."""

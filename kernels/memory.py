@@ -142,25 +142,14 @@ def prior_kernel(
 # --- operators ----------------------------------------------------------------------------------
 
 
+# Optional, and not `| None`: the form that every torch's schema inference reads
 def run_update(
-    mu: Tensor,
-    pi: Tensor,
-    health: Tensor,
-    log_pi: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
-    exponent: Optional[Tensor],  # noqa: UP045
-    power: Optional[Tensor],  # noqa: UP045
-    sums: Tensor,
-    counts: Tensor,
-    prior_sum: Tensor,
-    rows: Tensor,
-    bad_rows: Tensor,
-    skip: Optional[Tensor],  # noqa: UP045
-    trust: Optional[Tensor],  # noqa: UP045
-    gamma_mu: float,
-    gamma_pi: float,
-    floor: float,
-    numbers: list[float],
-) -> None:
+    mu: Tensor, pi: Tensor, health: Tensor,
+    log_pi: Optional[Tensor], exponent: Optional[Tensor], power: Optional[Tensor],  # noqa: UP045
+    sums: Tensor, counts: Tensor, prior_sum: Tensor, rows: Tensor, bad_rows: Tensor,
+    skip: Optional[Tensor], trust: Optional[Tensor],  # noqa: UP045
+    gamma_mu: float, gamma_pi: float, floor: float, numbers: list[float],
+) -> None:  # fmt: skip
     (C, D), config = mu.shape, configs.memory(mu.shape[0])
     tiles = triton.cdiv(C, config.BLOCK_C) * triton.cdiv(D, config.BLOCK_D)
     made, given = (log_pi, exponent, power), (sums, counts, prior_sum, rows, bad_rows, skip, trust)
@@ -173,13 +162,10 @@ def run_update(
 
 
 def run_renew(
-    log_pi: Tensor,
-    exponent: Tensor,
-    power: Tensor,
-    pi: Tensor,
+    log_pi: Tensor, exponent: Tensor, power: Tensor, pi: Tensor,
     trust: Optional[Tensor],  # noqa: UP045
     numbers: list[float],
-) -> None:
+) -> None:  # fmt: skip
     config, made = configs.memory(len(pi)), (log_pi, exponent, power)
     partial, *of_rule = numbers or NO_RULE
     launch(

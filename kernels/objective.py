@@ -12,7 +12,7 @@ from torch import Tensor
 from fastget.kernels import configs
 from fastget.kernels.backward import Head, launch_backward
 from fastget.kernels.launch import empty, launch
-from fastget.kernels.tile import at_least_eps, cosine_of, first_best
+from fastget.kernels.tile import at_least_eps, first_best
 from fastget.kernels.wrap import Differentiable, Operator
 from fastget.reference import Expectation, Objective, Prior
 
@@ -120,7 +120,8 @@ def write_head(
         slope = tl.where(offs_c[None, :] == best[:, None], slope_best[:, None], slope)
         slope = tl.where(mask, slope, 0.0)
         log_pi = tl.load(log_prior + offs_c, mask=mask_c, other=0.0)
-        turned = slope * cosine_of(logits, log_pi[None, :], tau)
+        cos = tl.where(logits == float("-inf"), 0.0, (logits - log_pi[None, :]) * tau)  # 0 where the prior is 0
+        turned = slope * cos
         along += tl.sum(turned, 1)
         length_mu = at_least_eps(tl.load(norm_mu + offs_c, mask=mask_c, other=1.0))
         at = slopes + row + offs_c[None, :]
@@ -237,24 +238,10 @@ def totals_kernel(
 
 
 def run_objective(
-    features: Tensor,
-    mu_g: Tensor,
-    mu_f: Tensor,
-    S_g: Tensor,
-    S_f: Tensor,
-    colsum_g: Tensor,
-    colsum_f: Tensor,
-    y_M: Tensor,
-    exponent: Tensor,
-    power: Tensor,
-    log_prior: Tensor,
-    norm: Tensor,
-    norm_g: Tensor,
-    norm_f: Tensor,
-    tau: float,
-    gamma_g: float,
-    gamma_f: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    features: Tensor, mu_g: Tensor, mu_f: Tensor, S_g: Tensor, S_f: Tensor, colsum_g: Tensor, colsum_f: Tensor,
+    y_M: Tensor, exponent: Tensor, power: Tensor, log_prior: Tensor, norm: Tensor, norm_g: Tensor, norm_f: Tensor,
+    tau: float, gamma_g: float, gamma_f: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     B, C = S_g.shape
     config, last = configs.objective(B, C), configs.totals(B, C)
     blocks = triton.cdiv(B, config.BLOCK_B)
@@ -295,37 +282,18 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
 
 
 def run_gradient(
-    features: Tensor,
-    mu_g: Tensor,
-    mu_f: Tensor,
-    norm: Tensor,
-    norm_g: Tensor,
-    norm_f: Tensor,
-    slopes_g: Tensor,
-    slopes_f: Tensor,
-    cos_rows: Tensor,
-    cos_columns: Tensor,
-    tau: float,
-    grads: list[Tensor],
-    has: list[bool],
-    needs: list[bool],
-) -> list[Tensor]:
+    features: Tensor, mu_g: Tensor, mu_f: Tensor, norm: Tensor, norm_g: Tensor, norm_f: Tensor,
+    slopes_g: Tensor, slopes_f: Tensor, cos_rows: Tensor, cos_columns: Tensor, tau: float,
+    grads: list[Tensor], has: list[bool], needs: list[bool],
+) -> list[Tensor]:  # fmt: skip
     """The gradients that `needs` asks for and that have a path, in the order features, mu_g, mu_f."""
     arrived = iter(grads)
     grad_loss, grad_g, grad_f = (next(arrived) if there else None for there in has)
     head_g = Head(mu_g, slopes_g, norm_g, grad_g) if has[0] or has[1] else None
     head_f = Head(mu_f, slopes_f, norm_f, grad_f) if has[0] or has[2] else None
+    scale, precision = 1 / (len(features) * tau), configs.precision(features, mu_g, mu_f)
     found = launch_backward(
-        features,
-        norm,
-        cos_rows,
-        cos_columns,
-        1 / (len(features) * tau),
-        grad_loss,
-        head_g,
-        head_f,
-        paths(has, needs),
-        configs.precision(features, mu_g, mu_f),
+        features, norm, cos_rows, cos_columns, scale, grad_loss, head_g, head_f, paths(has, needs), precision
     )
     return [d for d in found if d is not None]
 

@@ -55,12 +55,6 @@ def at_least_eps(norm):
 
 
 @triton.jit
-def cosine_of(logits, log_prior, tau):
-    """The cosine that a logit was made of; 0 where the prior rules the class out."""
-    return tl.where(logits == float("-inf"), 0.0, (logits - log_prior) * tau)
-
-
-@triton.jit
 def first_best(scores, offs_c, mask_c, last):
     """Row maximum of a tile and the lowest class that reaches it; `last` where nothing compares (NaN)."""
     scores = tl.where(mask_c[None, :], scores, float("-inf"))

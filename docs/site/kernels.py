@@ -130,7 +130,7 @@ def draw_step(made: list[Launch]) -> Pen:
 
 def draw_strip() -> Pen:
     """What an A100 cannot do faster: 4 us a launch, or its bytes; operator by operator, launch by launch."""
-    gpu = next(g for g in traffic.GPUS if "A100" in g.name)
+    gpu = traffic.A100
     eager, fused = traffic.eager_step(*LARGE), traffic.fused_step(*LARGE)
     pen = Pen(760, 240, "The floor of a step on an A100: 209 operators of eager PyTorch against six launches")
 

@@ -81,9 +81,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gfx90a": _hip("gfx90a"),
 }
 NO_SPILLS = ("sm_80", "sm_90", "sm_100")  # where zero spills are claimed
-MEMORY_KERNELS = re.compile(
-    r"memory|statistics|class_sums|prototypes|prior"
-)  # kernels of the memory update, where no atomic may be
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +111,8 @@ class Resources:
             broken.append(f"spills: {self.stack} bytes of stack, {self.spills} instructions")
         if self.shared > self.shared_limit:
             broken.append(f"shared memory: {self.shared} bytes of {self.shared_limit}")
-        if self.atomics and MEMORY_KERNELS.search(self.name):
-            broken.append(f"atomics in the memory update: {self.atomics}")
-        elif re.search(r"[._](B?F16|F32|F64|bf16|f16|f32|f64)", self.atomics):
-            broken.append(f"float atomics, whose sum depends on the order: {self.atomics}")
+        if self.atomics:
+            broken.append(f"atomics, whose sum depends on the order: {self.atomics}")
         if self.fused_sums:
             broken.append(f"{self.fused_sums} sums whose lanes differ in the last bit: a product is fused into them")
         if re.search("f16|tf32", self.dots) and self.arch != "sm_75" and not self.mma:

@@ -2,13 +2,12 @@
 
 First every kernel in every configuration, compiled for every architecture: registers, spills, shared memory against
 the limit, occupancy by formula, matrix instructions, atomics, sums that a product is fused into. Then one GeT step per
-problem size: launches and bytes against eager PyTorch and against the minimum, and the time that bandwidth and launch
-latency allow. Last, per launch, what all its programs ask for (loads, stores, products, exponentials, the longest chain
-of loop trips) and the largest of what HBM, L2, matrix cores, special functions and latency need for it, by a model.
+problem size: launches and bytes against eager PyTorch and against the minimum. Last, per launch, what all its programs
+ask for (loads, stores, products, exponentials, the longest chain of loop trips) and the largest of what HBM, L2, matrix
+cores, special functions and latency need for it, by a model.
 
-Exit code 1 if a claim is broken: a spill on sm_80, sm_90 or sm_100, shared memory over the limit, an atomic in the
-memory update, a product fused into a sum over lanes, a matrix product without matrix instructions, or a kernel that
-does not compile.
+Exit code 1 if a claim is broken: a spill on sm_80, sm_90 or sm_100, shared memory over the limit, an atomic, a product
+fused into a sum over lanes, a matrix product without matrix instructions, or a kernel that does not compile.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fastget.kernels.audit import model, traffic
-from fastget.kernels.audit.catalogue import Variant, variants
+from fastget.kernels.audit.catalogue import variants
 from fastget.kernels.audit.compile import ARCHITECTURES, Resources, inspect_all, pairs
 from fastget.kernels.launch import interpreting
 from fastget.methods.get.module import RECIPES
@@ -61,8 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sizes", nargs="*", type=parse_size, default=list(traffic.SIZES), metavar="B,C,D",
         help="of those steps: batch,classes,width; none leaves the tables out")  # fmt: skip
     add("--dtype", choices=list(DTYPES), default="float32", help="of their features")
-    add("--latency", type=float, default=traffic.LATENCY * 1e6, metavar="US",
-        help="microseconds from one launch to the next (default %(default)g)")  # fmt: skip
     add("--jobs", type=int, metavar="N", help="processes that compile; at most, and by default, one per core")
 
 
@@ -70,32 +67,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def collect(archs: Sequence[str], fast: bool, jobs: int | None, console: Console) -> list[Resources]:
-    """Compile the catalogue, the fast subset first, which is shown as soon as it is done; in the catalogue's order."""
-    every = list(variants())
-    order = {(v.name, arch): i for i, (v, arch) in enumerate(pairs(every, archs))}
-    first, others = [v for v in every if v.fast], [v for v in every if not v.fast and not fast]
-    rows = sorted(_compile(first, archs, jobs, console, "the fast subset"), key=lambda r: order[r.variant, r.arch])
-    if others:
-        broken = sum(bool(r.broken_claims()) for r in rows)
-        console.print(resource_table(rows, False))
-        console.print(
-            f"That was the fast subset, {len(rows)} compilations, {broken} with a broken claim; now all others."
-        )
-        rows += _compile(others, archs, jobs, console, "all others")
-    return sorted(rows, key=lambda r: order[r.variant, r.arch])
-
-
-def _compile(
-    chosen: Sequence[Variant], archs: Sequence[str], jobs: int | None, console: Console, what: str
-) -> list[Resources]:
-    """With a line for every tenth: minutes pass."""
+    """Compile the catalogue, in its order, with a line for every tenth: minutes pass."""
+    chosen = [v for v in variants() if v.fast or not fast]
+    order = {(v.name, arch): i for i, (v, arch) in enumerate(pairs(chosen, archs))}
     total, rows = len(pairs(chosen, archs)), []
-    console.print(f"compiling {what}: {total} kernels and architectures")
+    console.print(f"compiling {total} kernels and architectures")
     for row in inspect_all(chosen, archs, jobs):
         rows.append(row)
         if 10 * len(rows) // total > 10 * (len(rows) - 1) // total:
             console.print(f"  {len(rows)} of {total}")
-    return rows
+    return sorted(rows, key=lambda r: order[r.variant, r.arch])
 
 
 def resource_table(rows: Iterable[Resources], full: bool) -> Table:
@@ -137,10 +118,8 @@ def _cells(group: list[Resources]) -> list[str]:
 # --- the second table: traffic ------------------------------------------------------------------
 
 
-def traffic_rows(
-    sizes: Sequence[tuple[int, int, int]], dtype: torch.dtype, recipe: str, latency: float
-) -> list[dict[str, Any]]:
-    """Launches, bytes and least times of one step per problem size."""
+def traffic_rows(sizes: Sequence[tuple[int, int, int]], dtype: torch.dtype, recipe: str) -> list[dict[str, Any]]:
+    """Launches and bytes of one step per problem size."""
     rows = []
     for B, C, D in sizes:
         eager, fused = (count(B, C, D, dtype, recipe) for count in (traffic.eager_step, traffic.fused_step))
@@ -150,33 +129,21 @@ def traffic_rows(
             "bytes_eager": eager.bytes, "bytes_fused": fused.bytes,
             "bytes_minimum": traffic.minimum_bytes(B, C, D, dtype, recipe),
         }  # fmt: skip
-        for gpu in traffic.GPUS:
-            row[f"us_eager {gpu.name}"] = 1e6 * gpu.seconds(eager.transfers, latency)
-            row[f"us_fused {gpu.name}"] = 1e6 * gpu.seconds(fused.transfers, latency)
-            row[f"us_products {gpu.name}"] = 1e6 * traffic.products(B, C, D) / gpu.tf32
         rows.append(row)
     return rows
 
 
-def traffic_table(rows: list[dict[str, Any]], latency: float) -> Table:
+def traffic_table(rows: list[dict[str, Any]]) -> Table:
     """Eager, fused and minimum side by side."""
-    caption = (
-        "Bytes: each launch's tensors once; what other blocks read again is taken to be in the cache. "
-        f"Times are floors: per launch the larger of {latency * 1e6:g} us and bytes / bandwidth "
-        f"({', '.join(f'{g.name} {g.bandwidth / 1e9:,.0f} GB/s' for g in traffic.GPUS)}). In brackets the matrix "
-        "products alone at the TF32 peak: where that is more, arithmetic is the bound."
-    )
+    caption = "Bytes: each launch's tensors once; what other blocks read again is taken to be in the cache."
     table = Table(title="One GeT step: forward, backward, memory", caption=caption)
-    _columns(table, "batch, classes, width", "launches", "bytes", "of the minimum",
-             *(f"{g.name}, us" for g in traffic.GPUS))  # fmt: skip
+    _columns(table, "batch, classes, width", "launches", "bytes", "of the minimum")
     for r in rows:
-        times = [tuple(r[f"us_{of} {g.name}"] for of in ("eager", "fused", "products")) for g in traffic.GPUS]
         table.add_row(
             f"{r['B']}, {r['C']}, {r['D']} {r['dtype']}, {r['recipe']}",
             f"{r['launches_eager']} -> {r['launches_fused']}",
             f"{r['bytes_eager'] / 1e6:,.1f} -> {r['bytes_fused'] / 1e6:,.1f} MB",
             f"{r['bytes_eager'] / r['bytes_minimum']:.1f}x -> {r['bytes_fused'] / r['bytes_minimum']:.2f}x",
-            *(f"{eager:,.0f} -> {fused:,.0f} ({products:,.0f})" for eager, fused, products in times),
         )
     return table
 
@@ -239,9 +206,9 @@ def run(args: argparse.Namespace, console: Console | None = None) -> int:
     if not args.no_compile:
         rows = collect(args.arch, args.fast, args.jobs, console)
         console.print(resource_table(rows, args.full))
-        steps = traffic_rows(args.sizes, dtype, args.recipe, args.latency * 1e-6)
+        steps = traffic_rows(args.sizes, dtype, args.recipe)
     if steps:
-        console.print(traffic_table(steps, args.latency * 1e-6))
+        console.print(traffic_table(steps))
     for size in args.sizes:
         for card in model.CARDS.values():
             console.print(model_table(size, dtype, card, args.recipe))

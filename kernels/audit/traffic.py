@@ -3,7 +3,7 @@
 Nothing is computed: the reference runs on fake tensors under a counter, the kernels run dry.
 
     count = fused_step(256, 345, 2048)
-    count.launches, count.bytes, count.seconds(GPUS["H100"])
+    count.launches, count.bytes, A100.seconds(count.transfers)
 """
 
 from __future__ import annotations
@@ -31,18 +31,13 @@ class GPU:
 
     name: str
     bandwidth: float  # bytes per second
-    tf32: float  # dense TF32 operations per second
 
     def seconds(self, transfers: tuple[int, ...], latency: float = LATENCY) -> float:
         """Launches one after the other, each as long as its bytes or its launch takes, whichever is more."""
         return sum(max(latency, moved / self.bandwidth) for moved in transfers)
 
 
-GPUS = (
-    GPU("A100 80GB", 2.039e12, 156e12),
-    GPU("H100 SXM", 3.350e12, 495e12),
-    GPU("B200", 8.000e12, 1100e12),
-)
+A100 = GPU("A100 80GB", 2.039e12)
 
 
 @dataclass(frozen=True)

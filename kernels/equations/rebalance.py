@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fastget.kernels import configs
 from fastget.kernels.checks import check_float, check_like
-from fastget.kernels.equations.columns import launch_column_sums
 from fastget.kernels.launch import empty, launch
 from fastget.kernels.wrap import Differentiable, Operator
 
@@ -36,7 +35,7 @@ def rebalance_kernel(
     B, C, p_b, p_c,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """W = P^power / colsum^exponent, 0 where P or colsum is; Q = W / sum_c W.  dP: the two kernels after this one."""
+    """W = P^power / colsum^exponent, 0 where P or colsum is; Q = W / sum_c W.  dP: _gradient()."""
     offs_b = (tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
     mask_b = offs_b < B
     of_mass, of_P = tl.load(exponent), tl.load(power)
@@ -62,80 +61,12 @@ def rebalance_kernel(
         tl.store(Q + offs_b[:, None] * C + offs_c[None, :], tl.exp(weight - log_total[:, None]), mask=mask)
 
 
-@triton.jit(do_not_specialize=["B"])
-def rebalance_slope_kernel(
-    P, Q, dQ,  # (B, C)
-    colsum,  # (C,)
-    exponent, power,  # ()
-    log_totals,  # (B,)
-    dP,  # (B, C) out, colsum held fixed
-    B, C, p_b, p_c, dq_b, dq_c,
-    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """dP[b,c] = power (dQ[b,c] - sum_c' Q dQ) Q[b,c] / P[b,c], 0 where P is 0."""
-    offs_b = (tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)).to(tl.int64)
-    mask_b = offs_b < B
-    of_mass, of_P = tl.load(exponent), tl.load(power)
-    mean = tl.zeros((BLOCK_B,), tl.float32)
-    for c0 in range(0, C, BLOCK_C):
-        offs_c = c0 + tl.arange(0, BLOCK_C)
-        mask = mask_b[:, None] & (offs_c < C)[None, :]
-        q = tl.load(Q + offs_b[:, None] * C + offs_c[None, :], mask=mask, other=0.0)
-        d = tl.load(dQ + offs_b[:, None] * dq_b + offs_c[None, :].to(tl.int64) * dq_c, mask=mask, other=0.0)
-        mean += tl.sum(q * d, 1)
-    log_total = tl.load(log_totals + offs_b, mask=mask_b, other=0.0)
-    for c0 in range(0, C, BLOCK_C):
-        offs_c = c0 + tl.arange(0, BLOCK_C)
-        mask_c = offs_c < C
-        mask = mask_b[:, None] & mask_c[None, :]
-        at = P + offs_b[:, None] * p_b + offs_c[None, :].to(tl.int64) * p_c
-        per_P = log_weight(at, colsum, offs_c, mask, mask_c, of_mass, of_P - 1.0) - log_total[:, None]  # log Q / P
-        d = tl.load(dQ + offs_b[:, None] * dq_b + offs_c[None, :].to(tl.int64) * dq_c, mask=mask, other=0.0)
-        slope = of_P * (d - mean[:, None]) * tl.exp(per_P)
-        tl.store(dP + offs_b[:, None] * C + offs_c[None, :], slope, mask=mask)
-
-
-@triton.jit(do_not_specialize=["B"])
-def rebalance_colsum_kernel(
-    P,  # (B, C)
-    dP,  # (B, C); with ADD in place
-    colsum,  # (C,)
-    exponent, power,  # ()
-    d_colsum,  # (C,) out
-    B, C, p_b, p_c,
-    ADD: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """d_colsum[c] = -exponent / power sum_b P[b,c] dP[b,c] / colsum_c; with ADD, colsum being P.sum(0), it is added to
-    dP[:, c]."""
-    offs_c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    mask_c = offs_c < C
-    total = tl.zeros((BLOCK_C,), tl.float32)
-    for b0 in range(0, B, BLOCK_B):
-        offs_b = (b0 + tl.arange(0, BLOCK_B)).to(tl.int64)
-        mask = (offs_b < B)[:, None] & mask_c[None, :]
-        p = tl.load(P + offs_b[:, None] * p_b + offs_c[None, :].to(tl.int64) * p_c, mask=mask, other=0.0)
-        d = tl.load(dP + offs_b[:, None] * C + offs_c[None, :], mask=mask, other=0.0)
-        total += tl.sum(p.to(tl.float32) * d, 0)
-    mass = tl.load(colsum + offs_c, mask=mask_c, other=0.0).to(tl.float32)
-    slope = -tl.load(exponent) / tl.load(power) * total
-    slope = tl.where(mass <= 0, 0.0, slope / tl.where(mass <= 0, 1.0, mass))
-    tl.store(d_colsum + offs_c, slope, mask=mask_c)
-    if ADD:
-        for b0 in range(0, B, BLOCK_B):
-            offs_b = (b0 + tl.arange(0, BLOCK_B)).to(tl.int64)
-            mask = (offs_b < B)[:, None] & mask_c[None, :]
-            at = dP + offs_b[:, None] * C + offs_c[None, :]
-            tl.store(at, tl.load(at, mask=mask, other=0.0) + slope[None, :], mask=mask)
-
-
 def _rebalance(
-    P: Tensor,
+    P: Tensor, exponent: Tensor, power: Tensor,
     colsum: Optional[Tensor],  # noqa: UP045  (the form that every torch's schema inference reads)
-    exponent: Tensor,
-    power: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     B, C = P.shape
-    mass = launch_column_sums(P if colsum is None else colsum[None])
+    mass = (P if colsum is None else colsum[None]).sum(0, dtype=torch.float32)  # a copy: no output is an input
     Q, log_totals, config = empty(P, B, C), empty(P, B), configs.walk(C)
     launch(
         rebalance_kernel, (triton.cdiv(B, config.BLOCK_B),), P, mass, exponent, power, Q, log_totals,
@@ -150,41 +81,35 @@ def _fake(P: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    P, colsum, exponent, power = inputs
+    P, exponent, power, colsum = inputs
     ctx.own, ctx.dtypes = colsum is None, (P.dtype, None if colsum is None else colsum.dtype)
     ctx.save_for_backward(P, exponent, power, *output)
     ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)
 
 
 def _gradient(
     P: Tensor, exponent: Tensor, power: Tensor, Q: Tensor, log_totals: Tensor, mass: Tensor, dQ: Tensor, own: bool
 ) -> tuple[Tensor, Tensor]:
-    B, C = P.shape
-    dP, d_colsum, config = empty(P, B, C), empty(P, C), configs.walk(C)
-    given = (P, Q, dQ, mass, exponent, power, log_totals)
-    launch(
-        rebalance_slope_kernel, (triton.cdiv(B, config.BLOCK_B),), *given, dP, B, C, *P.stride(), *dQ.stride(),
-        writes=(dP,), **vars(config),
-    )  # fmt: skip
-    config = configs.columns(B, C)
-    launch(
-        rebalance_colsum_kernel, (triton.cdiv(C, config.BLOCK_C),), P, dP, mass, exponent, power, d_colsum,
-        B, C, *P.stride(), writes=(d_colsum,), in_place=(dP if own else None,),
-        ADD=own, **vars(config),
-    )  # fmt: skip
-    return dP, d_colsum
+    """Those to P and colsum, in PyTorch: no step takes them. `own`: colsum is P.sum(0), whose gradient is P's too.
+
+    dP[b,c] = power (dQ[b,c] - sum_c' Q dQ) Q[b,c] / P[b,c], 0 where P is 0; d_colsum[c] = -exponent / power sum_b P dP
+    / colsum[c].
+    """
+    P = P.float()
+    there = (P > 0) & (mass > 0)
+    log_share = (power - 1) * P.log() - exponent * mass.log() - log_totals[:, None]  # log Q / P, where Q may underflow
+    dP = torch.where(there, power * (dQ - (Q * dQ).sum(1, keepdim=True)) * log_share.exp(), 0)
+    d_colsum = torch.where(mass > 0, -exponent / power * (P * dP).sum(0) / mass, 0)
+    return dP + d_colsum if own else dP, d_colsum
 
 
 def _gradient_fake(P: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return P.new_empty(P.shape, dtype=torch.float32), P.new_empty(P.shape[1:], dtype=torch.float32)
 
 
-def _backward(run: Any, ctx: Any, dQ: Tensor | None, *rest: Any) -> tuple[Tensor | None, ...]:
-    if dQ is None:
-        return None, None, None, None
+def _backward(run: Any, ctx: Any, dQ: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
     dP, d_colsum = run(*ctx.saved_tensors, dQ, ctx.own)
-    return dP.to(ctx.dtypes[0]), None if ctx.own else d_colsum.to(ctx.dtypes[1]), None, None
+    return dP.to(ctx.dtypes[0]), None, None, None if ctx.own else d_colsum.to(ctx.dtypes[1])
 
 
 _rebalance_op = Differentiable(
@@ -202,5 +127,5 @@ def rebalance(
     if colsum is not None:
         check_like("colsum", colsum, (P.shape[1],), P.device)
     powers = (torch.as_tensor(x, dtype=torch.float32, device=P.device).detach() for x in (exponent, power))
-    Q: Tensor = _rebalance_op(P, colsum, *powers)[0]
+    Q: Tensor = _rebalance_op(P, *powers, colsum)[0]
     return Q

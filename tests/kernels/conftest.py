@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from fastget.selftest.interpreter import mend
+
+mend()
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:

@@ -93,30 +93,28 @@ def test_minimum_by_hand() -> None:
 
 
 def test_time_is_the_larger_of_latency_and_bytes_per_launch() -> None:
-    gpu = traffic.GPU("card", bandwidth=1e9, tf32=1e12)
+    gpu = traffic.GPU("card", bandwidth=1e9)
     assert gpu.seconds((1, 1_000_000), latency=1e-5) == pytest.approx(1e-5 + 1e-3)
 
 
-def test_the_fast_subset_is_compiled_and_shown_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[bool]] = []
+def test_every_tenth_compilation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
 
     def inspected(chosen: list[Variant], archs: list[str], jobs: int | None) -> Iterator[Resources]:
-        asked.append([variant.fast for variant in chosen])
-        for variant, arch in pairs(chosen, archs):
+        asked.extend(variant.fast for variant in chosen)
+        for variant, arch in reversed(pairs(chosen, archs)):
             yield replace(GOOD, variant=variant.name, arch=arch)
 
     monkeypatch.setattr(report, "inspect_all", inspected)
     console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     rows = report.collect(["sm_90"], False, 1, console)
-    assert all(asked[0])
-    assert not any(asked[1])
-    text = console.export_text()
-    assert text.index("compiling the fast subset") < text.index("That was the fast subset") < text.index("all others: ")
-    others = len(list(pairs([variant for variant in variants() if not variant.fast], ["sm_90"])))
-    assert text.count(f" of {others}\n") == 10  # a log without a terminal is not silent
+    assert console.export_text().count(f" of {len(rows)}\n") == 10  # a log without a terminal is not silent
+    assert not all(asked)
     every = [variant.name for variant, _ in pairs(list(variants()), ["sm_90"])]
     assert sorted(row.variant for row in rows) == sorted(every)
-    assert len(report.collect(["sm_90"], True, 1, console)) == len(rows) - others
+    asked.clear()
+    assert 0 < len(report.collect(["sm_90"], True, 1, console)) < len(rows)
+    assert all(asked)
 
 
 # --- the program --------------------------------------------------------------------------------
@@ -152,7 +150,7 @@ def test_a_broken_claim_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, change: 
 
 
 def test_what_is_no_claim_does_not_break_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [GOOD, replace(GOOD, arch="sm_75", stack=64, mma=""), replace(GOOD, atomics="ATOMG.E.ADD.STRONG.GPU")]
+    rows = [GOOD, replace(GOOD, arch="sm_75", stack=64, mma="")]
     code, text = _run(monkeypatch, rows, "--sizes")
     assert code == 0
     assert "64 B" in text
@@ -161,8 +159,8 @@ def test_what_is_no_claim_does_not_break_one(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_tables_and_csv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "new" / "out.csv"
-    code, text = _run(monkeypatch, [GOOD], "--csv", str(path), "--sizes", "36,65,256", "--full", "--latency", "2",
-                      "--recipe", "paper")  # fmt: skip
+    options = ["--csv", str(path), "--sizes", "36,65,256", "--full", "--recipe", "paper"]
+    code, text = _run(monkeypatch, [GOOD], *options)
     assert code == 0
     assert "BLOCK_B=16" in text
     assert "20,000 / 232,448" in text
@@ -173,7 +171,6 @@ def test_tables_and_csv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     with (tmp_path / "new" / "out_traffic.csv").open(encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
     assert (row["B"], row["recipe"], row["launches_fused"]) == ("36", "paper", "6")
-    assert float(row["us_fused B200"]) == pytest.approx(12)  # six launches of 2 us
 
 
 @pytest.mark.parametrize("text", ["36,65", "a,b,c", "0,65,256", "36,1,256"])
