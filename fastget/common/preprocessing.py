@@ -24,6 +24,11 @@ class Preprocessing:
     std: tuple[float, ...] = STD
 
     @property
+    def resizing(self) -> tuple[int, Interpolation]:
+        """To how many pixels, and how: what a packed cache must have done."""
+        return self.resize, self.interpolation
+
+    @property
     def margin(self) -> int:
         """Pixels by which a crop can move."""
         return self.resize - self.crop

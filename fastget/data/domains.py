@@ -201,14 +201,14 @@ def _given(data: DataConfig, target: ImageList) -> tuple[tuple[ImageList, ImageL
     By their fields beside a target list, or found in the root, where the validation list goes with the published shots.
     """
     if data.name == "lists":
-        given: list[ImageList | None] = []
-        for file in (data.labelled_target, data.validation):
+
+        def part(file: str | None) -> ImageList | None:
             if file is None:
-                given.append(None)
-            else:
-                paths, labels = read_list(file, target.root, num_classes=len(target.classes))
-                given.append(ImageList(Path(file).stem, target.root, paths, labels, target.classes))
-        labelled, validation = given
+                return None
+            paths, labels = read_list(file, target.root, num_classes=len(target.classes))
+            return ImageList(Path(file).stem, target.root, paths, labels, target.classes)
+
+        labelled, validation = part(data.labelled_target), part(data.validation)
         return None if labelled is None else (labelled, target), validation
     if data.labelled_target is not None:
         raise ValueError("data.labelled_target goes with data.name=lists; other data sets find or draw the split")

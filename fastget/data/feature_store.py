@@ -240,8 +240,8 @@ class Store:
         rows = self.rows(images.name)
         if images.paths is rows.paths:
             return rows.features
-        place = {path: i for i, path in enumerate(rows.paths)}
-        return rows.features[np.fromiter((place[path] for path in images.paths), np.int64, len(images))]
+        index = {path: i for i, path in enumerate(rows.paths)}
+        return rows.features[np.fromiter((index[path] for path in images.paths), np.int64, len(images))]
 
     def rows(self, domain: str) -> FeatureRows:
         """All of a domain, read once, every shard compared with its checksum."""

@@ -129,8 +129,8 @@ def build_backbone(
     """The backbone as a run of the first seed starts from it, in evaluation mode, and what is to be told of it."""
     seed = config.train.seeds[0]
     torch.manual_seed(seed)
-    made = config.data.preprocessing
-    network = build_network(config.network, num_classes, made.crop)
+    wanted = config.data.preprocessing
+    network = build_network(config.network, num_classes, wanted.crop)
     weights = source_of(config.network)
     precision = choose_precision(config.train.precision, device, config.train.force_precision)
     origin = Origin(
@@ -141,7 +141,7 @@ def build_backbone(
         dim=network.bottleneck[0].in_features,  # type: ignore[arg-type]  # an nn.Linear
         dtype=dtype,
         precision=str(precision).removeprefix("torch."),
-        **dataclasses.asdict(made),
+        **dataclasses.asdict(wanted),
     )
     return laid_out(network.backbone, device).eval().requires_grad_(False), origin
 
@@ -297,11 +297,11 @@ class _Maker:
 
     def _loader(self, images: ImageList) -> Loader:
         data = self.config.data
-        made = data.preprocessing
-        packed, _ = find_packed(images, data.cache, made.resize, made.interpolation)
-        sampler = EvalSampler(len(images), math.gcd(BATCH, self.shard), margin=made.margin)
+        wanted = data.preprocessing
+        packed, _ = find_packed(images, data.cache, *wanted.resizing)
+        sampler = EvalSampler(len(images), math.gcd(BATCH, self.shard), margin=wanted.margin)
         threshold = data.bad_threshold if data.bad_images == "skip" else 1.0  # else the first one is the end
-        stream = Stream(images, sampler, made, packed, threshold, data.max_pixels, edges=data.dali_edges)
+        stream = Stream(images, sampler, wanted, packed, threshold, data.max_pixels, edges=data.dali_edges)
         return Loader(stream, self.device, data.loader, data.workers)
 
 

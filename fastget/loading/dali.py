@@ -92,14 +92,14 @@ def define(stream: Stream, source: ExternalSource, *, gpu: bool, device_id: int 
             f"data.loader=dali needs NVIDIA DALI, which cannot be imported ({error}): "
             "pip install nvidia-dali-cuda130, or use data.loader=torchvision"
         ) from error
-    made = stream.preprocessing
+    wanted = stream.preprocessing
     views = stream.sampler.views
     in_resize = cut_in_resize(stream)
     as_bytes = stream.image_type(gpu=gpu) != torch.float32
     normal: dict[str, Any] = {
         "dtype": types.FLOAT,
-        "mean": [255 * m for m in made.mean],
-        "std": [255 * s for s in made.std],
+        "mean": [255 * m for m in wanted.mean],
+        "std": [255 * s for s in wanted.std],
     }
     pipeline = Pipeline(
         batch_size=stream.sampler.batch_size,
@@ -128,13 +128,13 @@ def define(stream: Stream, source: ExternalSource, *, gpu: bool, device_id: int 
         if stream.packed:
             square = image
         elif in_resize:
-            square = _resize(image, made, (crops[0], crops[1]))
+            square = _resize(image, wanted, (crops[0], crops[1]))
         else:
-            square = _resize_exactly(image, made) if stream.edges == "exact" else _resize(image, made)
+            square = _resize_exactly(image, wanted) if stream.edges == "exact" else _resize(image, wanted)
         outputs = [
             fn.crop_mirror_normalize(
                 square,
-                crop=(made.crop, made.crop),
+                crop=(wanted.crop, wanted.crop),
                 mirror=flip,
                 output_layout="HWC",
                 **({} if in_resize else {"crop_pos_x": x, "crop_pos_y": y}),
@@ -146,7 +146,7 @@ def define(stream: Stream, source: ExternalSource, *, gpu: bool, device_id: int 
     return pipeline
 
 
-def _resize(image: Any, made: Preprocessing, window: tuple[Any, Any] | None = None) -> Any:
+def _resize(image: Any, wanted: Preprocessing, window: tuple[Any, Any] | None = None) -> Any:
     """To a square, or to the window of it between two corners (y, x), shares of the image; antialiased, in levels.
 
     Where a filter reaches over the image's edge, DALI repeats the edge's pixels and PIL renormalises what lies inside.
@@ -154,16 +154,16 @@ def _resize(image: Any, made: Preprocessing, window: tuple[Any, Any] | None = No
     """
     from nvidia.dali import fn, types
 
-    side = made.crop if window else made.resize
+    side = wanted.crop if window else wanted.resize
     roi = {"roi_start": window[0], "roi_end": window[1], "roi_relative": True} if window else {}
-    return fn.resize(image, size=[side, side], interp_type=_filter(types, made.interpolation), antialias=True, **roi)
+    return fn.resize(image, size=[side, side], interp_type=_filter(types, wanted.interpolation), antialias=True, **roi)
 
 
 def _filter(types: Any, interpolation: Interpolation) -> Any:
     return types.INTERP_CUBIC if interpolation == "bicubic" else types.INTERP_LINEAR
 
 
-def _resize_exactly(image: Any, made: Preprocessing) -> Any:
+def _resize_exactly(image: Any, wanted: Preprocessing) -> Any:
     """To the square with PIL's edges, at two to three times the cost.
 
     The image is framed in black, resized within the frame, and divided by what became of a white row and column in the
@@ -171,7 +171,7 @@ def _resize_exactly(image: Any, made: Preprocessing) -> Any:
     """
     from nvidia.dali import fn, math, types
 
-    side, cubic = made.resize, made.interpolation == "bicubic"
+    side, cubic = wanted.resize, wanted.interpolation == "bicubic"
 
     def framed(part: Any, frame: Any, inner: Any, size: list[int]) -> Any:
         black = fn.slice(
@@ -183,7 +183,7 @@ def _resize_exactly(image: Any, made: Preprocessing) -> Any:
             size=size,
             roi_start=start,
             roi_end=end,
-            interp_type=_filter(types, made.interpolation),
+            interp_type=_filter(types, wanted.interpolation),
             antialias=True,
             dtype=types.FLOAT,
         )
@@ -243,11 +243,11 @@ class ExternalSource:
     def _places(self, view: Draw) -> list[list[Any]]:
         """Where each image is cut: the window's corners (y, x) as shares of the square, or x and y as shares of the
         margin, as the operator that cuts it wants them."""
-        made = self._stream.preprocessing
+        wanted = self._stream.preprocessing
         if cut_in_resize(self._stream):
             corners = np.stack([view.y, view.x], axis=1)
-            return [list((at / made.resize).astype(np.float32)) for at in (corners, corners + made.crop)]
-        share = np.float32(1 / made.margin if made.margin else 0)
+            return [list((at / wanted.resize).astype(np.float32)) for at in (corners, corners + wanted.crop)]
+        share = np.float32(1 / wanted.margin if wanted.margin else 0)
         return [list((edge * share).astype(np.float32)) for edge in (view.x, view.y)]
 
     def _prepare(self, step: int) -> Ready | None:

@@ -46,8 +46,8 @@ class Loader:
     """Batches of a stream, from any step on, prepared ahead of their use."""
 
     def __init__(self, stream: Stream, device: torch.device, decoder: Decoder = "auto", workers: int = 0) -> None:
-        wanted = (stream.preprocessing.resize, stream.preprocessing.interpolation)
-        if stream.packed and stream.packed.cache.encoding.made != wanted:
+        wanted = stream.preprocessing.resizing
+        if stream.packed and stream.packed.cache.encoding.resizing != wanted:
             raise ValueError(
                 f"the packed cache {stream.packed.cache.folder} holds images of {stream.packed.resize} pixels, "
                 f"{stream.packed.cache.encoding.interpolation}, and the stream wants {wanted[0]}, {wanted[1]}: "

@@ -48,8 +48,7 @@ def read_square(stream: Stream, index: int) -> NDArray[np.uint8]:
     square = stream.packed.read(index) if stream.packed else None
     if square is not None:
         return square
-    made = stream.preprocessing
-    return np.array(read_image(stream.images.file(index), made.resize, made.interpolation, stream.max_pixels))
+    return np.array(read_image(stream.images.file(index), *stream.preprocessing.resizing, stream.max_pixels))
 
 
 def read_batch(

@@ -108,16 +108,16 @@ def choose_format(out: Path, format: Format | None) -> Format:
 
 def metadata(predictor: Predictor) -> dict[str, Any]:
     """What a program needs to use the file."""
-    made = predictor.preprocessing
+    wanted = predictor.preprocessing
     return {
         "classes": list(predictor.classes),
-        "input": {"shape": ["N", 3, made.crop, made.crop], "dtype": "float32", "range": [0, 1], "mode": "RGB"},
+        "input": {"shape": ["N", 3, wanted.crop, wanted.crop], "dtype": "float32", "range": [0, 1], "mode": "RGB"},
         "output": {"shape": ["N", len(predictor.classes)], "meaning": "logits; softmax gives probabilities"},
         "preprocessing": {
-            "resize": made.resize,  # both sides, antialiased
-            "interpolation": made.interpolation,
-            "crop": made.crop,  # at the centre
-            "normalised_inside": {"mean": list(made.mean), "std": list(made.std)},
+            "resize": wanted.resize,  # both sides, antialiased
+            "interpolation": wanted.interpolation,
+            "crop": wanted.crop,  # at the centre
+            "normalised_inside": {"mean": list(wanted.mean), "std": list(wanted.std)},
         },
         "network": predictor.config["network"].get("name"),
         "backbone": predictor.backbone,

@@ -109,9 +109,9 @@ class Predictor:
         names = [os.fspath(file) for file in files]
         places = [os.path.abspath(name) for name in names]
         images = ImageList("the files", Path(os.sep), places, np.full(len(names), UNLABELLED), self.classes)
-        made = self.preprocessing
-        sampler = EvalSampler(len(images), batch_size, margin=made.margin)
-        stream = Stream(images, sampler, made, bad_threshold=1, max_pixels=self.max_pixels)
+        wanted = self.preprocessing
+        sampler = EvalSampler(len(images), batch_size, margin=wanted.margin)
+        stream = Stream(images, sampler, wanted, bad_threshold=1, max_pixels=self.max_pixels)
         return self._rows(names, Loader(stream, self.device, "torchvision", workers), top_k)
 
     def _rows(self, files: list[str], loader: Loader, top_k: int) -> Iterator[Prediction]:

@@ -120,7 +120,7 @@ def test_pack_for_a_backbone(root: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert fastget_data(*pack, "--network", "timm/test_vit") == 0
     cache = Cache.open(root / ".fastget-packed" / "raw-168-bicubic")
     assert cache is not None
-    assert cache.encoding.made == (168, "bicubic")
+    assert cache.encoding.resizing == (168, "bicubic")
     assert fastget_data(*pack, "--network", "timm/test_vit", "--resize", 20, "--interpolation", "bilinear") == 0
     assert Cache.open(root / ".fastget-packed" / "raw-20") is not None
     capsys.readouterr()

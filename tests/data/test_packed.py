@@ -63,9 +63,10 @@ def packed_of(folder: Path, images: ImageList) -> Packed:
 
 def holds(packed: Packed, images: ImageList, index: int) -> bool:
     """Whether a record is the image, resized, to the bit."""
-    made = packed.cache.encoding
     square = packed.read(index)
-    return square is not None and np.array_equal(square, np.asarray(read_image(images.file(index), *made.made)))
+    return square is not None and np.array_equal(
+        square, np.asarray(read_image(images.file(index), *packed.cache.encoding.resizing))
+    )
 
 
 def first_batch(images: ImageList, packed: Packed | None = None) -> torch.Tensor:

@@ -63,7 +63,7 @@ class Encoding:
         return {name: value for name, value in plain.items() if value != "bilinear"}
 
     @property
-    def made(self) -> tuple[int, Interpolation]:
+    def resizing(self) -> tuple[int, Interpolation]:
         """What a backbone must want for its records to be of use."""
         return self.resize, self.interpolation
 
@@ -230,4 +230,4 @@ def _others(images: ImageList, where: str, wanted: tuple[int, Interpolation]) ->
     """The folders of a root's caches that were resized otherwise."""
     some = cache_folder(images.root, where, Encoding("raw", 1))
     caches = (Cache.open(index.parent) for index in some.parent.glob(f"{some.name.removesuffix('raw-1')}*/index.npz"))
-    return sorted(cache.folder.name for cache in caches if cache is not None and cache.encoding.made != wanted)
+    return sorted(cache.folder.name for cache in caches if cache is not None and cache.encoding.resizing != wanted)

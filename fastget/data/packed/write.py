@@ -178,7 +178,7 @@ class _Packer:
 
         def make(i: int) -> NDArray[np.uint8] | Problem:
             try:
-                square = read_image(images.file(i), *self.encoding.made, self.max_pixels)
+                square = read_image(images.file(i), *self.encoding.resizing, self.max_pixels)
                 return self.encoding.encode(np.asarray(square))
             except BadImage as error:
                 return error.problem
