@@ -28,6 +28,11 @@ def to_fake_cuda(model: nn.Module) -> None:
                 module._buffers[name] = torch.empty(b.shape, dtype=b.dtype, device="cuda")
 
 
+# what reads a number from the device, or has a shape that depends on values
+READS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount", "aten.equal.")
+SENT = "lift_fresh"  # a tensor of Python's numbers, which a GPU would have to be sent
+
+
 class Waits(TorchDispatchMode):
     """Names what would make the host wait for a GPU: numbers read from it, rows counted, copies that are not on their
     way alone."""
@@ -40,7 +45,7 @@ class Waits(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given, name = kwargs or {}, str(func)
-        if any(word in name for word in ("_local_scalar_dense", "nonzero", "masked_select", "unique")):
+        if any(word in name for word in (*READS, SENT)):
             self.seen.append(name)
         if "_to_copy" in name and _crosses(args[0], given.get("device")) and not given.get("non_blocking"):
             self.seen.append(name)

@@ -17,14 +17,15 @@ from tests.fuzz.mutations import mutations
 from tests.pictures import write_damage, write_domains
 
 
-def checks(tmp_path: Path, count: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [2000, 15_000])
+def test_what_checks_remember(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     damage = write_damage(tmp_path)
     files = [str(tmp_path / name) for name in ("good.jpg", "good.png", "half.jpg", "text.jpg")]
     found = {problem.path: problem.kind for problem in check(files, full=False).bad}
     assert set(found.values()) == {damage["half.jpg"], damage["text.jpg"]}
     place = Remembered.file()
     monkeypatch.setattr(os, "fsync", lambda file: None)  # the disk's time, of which thousands would be minutes
-    for data in mutations(place.read_bytes(), count, seed):
+    for data in mutations(place.read_bytes(), count, seed=count):
         place.write_bytes(data)
         report = check(files, full=False)
         assert {problem.path: problem.kind for problem in report.bad} == found
@@ -32,7 +33,9 @@ def checks(tmp_path: Path, count: int, seed: int, monkeypatch: pytest.MonkeyPatc
         assert report.remembered or report.notes or not data  # what is not remembered any more has its reason
 
 
-def indices(tmp_path: Path, count: int, seed: int) -> None:
+@pytest.mark.filterwarnings("ignore:the packed cache is damaged")
+@pytest.mark.parametrize("count", [2000, 7000])
+def test_the_index_of_packed_images(tmp_path: Path, count: int) -> None:
     root = write_domains(tmp_path / "data", per_class=2)
     (images,) = domains_from_folders(root, "photo")
     pack(images, cache_folder(root, "auto", Encoding("raw", 8)), Encoding("raw", 8))
@@ -40,7 +43,7 @@ def indices(tmp_path: Path, count: int, seed: int) -> None:
     packed, _ = find_packed(images, "auto", 8)
     assert packed
     squares = [packed.read(i) for i in range(len(images))]
-    for data in mutations(index.read_bytes(), count, seed):
+    for data in mutations(index.read_bytes(), count, seed=count):
         index.write_bytes(data)
         packed, note = find_packed(images, "auto", 8)
         assert note
@@ -48,21 +51,3 @@ def indices(tmp_path: Path, count: int, seed: int) -> None:
             assert packed
             square, whole = packed.read(i), squares[i]
             assert square is None or (whole is not None and np.array_equal(square, whole))
-
-
-def test_what_checks_remember(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checks(tmp_path, 2000, 0, monkeypatch)
-
-
-@pytest.mark.filterwarnings("ignore:the packed cache is damaged")
-def test_the_index_of_packed_images(tmp_path: Path) -> None:
-    indices(tmp_path, 2000, 0)
-
-
-def test_much_that_checks_remember(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checks(tmp_path, 15_000, 1, monkeypatch)
-
-
-@pytest.mark.filterwarnings("ignore:the packed cache is damaged")
-def test_many_indices(tmp_path: Path) -> None:
-    indices(tmp_path, 7000, 1)

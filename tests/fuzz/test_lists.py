@@ -32,11 +32,7 @@ def read(file: Path, data: bytes) -> None:
     assert np.array_equal(images.counts(), np.bincount(images.labels, minlength=len(images.classes)))
 
 
-def test_lists(tmp_path: Path) -> None:
-    for data in mutations(GOOD, 3000):
-        read(tmp_path / "a.txt", data)
-
-
-def test_many_lists(tmp_path: Path) -> None:
-    for data in mutations(GOOD, 50_000, seed=1):
+@pytest.mark.parametrize("count", [3000, 50_000])
+def test_lists(count: int, tmp_path: Path) -> None:
+    for data in mutations(GOOD, count, seed=count):
         read(tmp_path / "a.txt", data)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastget import bases, methods
 from fastget.common.precision import choose_precision, cpu_has_bfloat16
@@ -25,34 +24,10 @@ from fastget.training.engine import Engine
 from fastget.training.optim import build_optimizer, choose_impl, fill_momentum
 from fastget.training.resume import load_state, state_of
 from fastget.training.train import train
-from tests.fake_cuda import autocast_on_fake_cuda, to_fake_cuda
+from tests.fake_cuda import Waits, autocast_on_fake_cuda, to_fake_cuda
 from tests.support import PAIRS, batch, fitting, metrics, tiny
 
 CPU = torch.device("cpu")
-# what makes the host wait for the device, or has a shape that depends on values
-WAITS = {
-    "aten._local_scalar_dense",
-    "aten.nonzero",
-    "aten.masked_select",
-    "aten.bincount",
-    "aten.equal",
-    "aten.is_nonzero",
-    "aten.lift_fresh",  # a tensor of Python's numbers, which a GPU would have to be sent
-}
-
-
-class Waits(TorchDispatchMode):
-    """Collects the operations that would make the host wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func).rsplit(".", 1)[0]
-        if name in WAITS:
-            self.seen.append(name)
-        return func(*args, **(kwargs or {}))
 
 
 def make(**settings: Any) -> Engine:
