@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from fastget.data.lists import UNLABELLED, domains_from_lists, read_list
 from tests.fuzz.mutations import mutations
