@@ -10,46 +10,32 @@ from __future__ import annotations
 
 import os
 import sys
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
 sys.path.insert(0, str(Path(__file__).parent))
 
-import torch
 from svg import Pen
 from torch import Tensor
 
-import fastget
 from fastget.kernels.audit import traffic
-from fastget.kernels.launch import Launch, record
+from fastget.kernels.audit.step import launches_of
+from fastget.kernels.launch import Launch
 
 B, C, D = 36, 65, 256  # Office-Home: the paper's batch, 65 classes, the bottleneck's width
 LARGE = (256, 345, 2048)  # of the strip: where bytes begin to count beside the launches
 OUT = Path(__file__).resolve().parents[1] / "images" / "kernels"
 PHASES = {"logits": "E", "statistics": "E", "objective": "C", "totals": "C", "backward": "M", "memory": "memory"}
 DOES = {
-    "logits": "three posteriors' logits from one read of the features: Eq. (2), and its prior (2')",
+    "logits": "three posteriors' logits from one read of the features: Eq. (2)",
     "statistics": "column sums, class sums, the prior's estimate, y_M: what ranks add up",
     "objective": "rebalanced labels (6), (10) and both heads' losses (11), row by row",
     "totals": "the mean of what the rows gave",
     "backward": "the gradient to the features, to W and to mu_f",
-    "memory": "the prior by (3), the prototypes by (4), in place",
+    "memory": "the prototypes by (4), the prior by (3), and what the next step takes of it",
 }
 WORDS = {"prior": "pi", "mu_g": "W", "d_mu_g": "dW", "d_mu_f": "dmu_f", "d_features": "dfeatures"}
-
-
-def launches() -> list[Launch]:
-    """Of one step of `fastget.GeT` as it comes: forward, backward, memory. Nothing is computed."""
-    get = fastget.GeT(C, D, backend="triton", check_now=False)
-    torch.nn.init.ones_(get.mu)
-    features, weight = torch.ones(B, D, requires_grad=True), torch.ones(C, D, requires_grad=True)
-    labels = torch.zeros(B, dtype=torch.int64)
-    with record(dry=True) as made:
-        out = get(features, weight, labels=labels)
-        out.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        get.update(features.detach(), out)
-    return made
 
 
 def stem(launch: Launch) -> str:
@@ -70,7 +56,7 @@ def size_of(tensor: Tensor) -> str:
 
 
 def programs(launch: Launch) -> int:
-    return int(torch.tensor(launch.grid).prod())
+    return prod(launch.grid)
 
 
 # --- all six ------------------------------------------------------------------------------------
@@ -132,7 +118,8 @@ def draw_strip() -> Pen:
     """What an A100 cannot do faster: 4 us a launch, or its bytes; operator by operator, launch by launch."""
     gpu = traffic.A100
     eager, fused = traffic.eager_step(*LARGE), traffic.fused_step(*LARGE)
-    pen = Pen(760, 240, "The floor of a step on an A100: 209 operators of eager PyTorch against six launches")
+    title = f"The floor of a step on an A100: {eager.launches} operators of eager PyTorch, {fused.launches} launches"
+    pen = Pen(760, 240, title)
 
     def floors(transfers: tuple[int, ...]) -> list[float]:
         return [1e6 * gpu.seconds((size,), traffic.LATENCY) for size in transfers]
@@ -313,7 +300,7 @@ def draw_memory(made: list[Launch]) -> Pen:
 
 def pictures() -> dict[str, Pen]:
     """Every picture by its file's name."""
-    made = launches()
+    made = launches_of(B, C, D)
     drawn = {"step": draw_step(made), "strip": draw_strip()}
     owners = (draw_logits, draw_statistics, draw_objective, draw_totals, draw_backward, draw_memory)
     for number, draw in enumerate(owners, 1):
