@@ -75,7 +75,7 @@ class CDAN(Plain):
             domain = self.domain_loss(source.features, widened(source.logits), target.features, widened(target.logits),
                                       reversal(float(step.progress)))  # fmt: skip
         losses = Losses(supervised + self.config.weight * domain, on_source, logged={"loss_domain": domain})
-        return self.with_term(step, target, losses)
+        return self.with_term(step, source, target, losses)
 
     def domain_loss(self, f_s: Tensor, z_s: Tensor, f: Tensor, z: Tensor, factor: float) -> Tensor:
         """The discriminator's loss; what reaches features and logits is reversed."""

@@ -5,12 +5,15 @@ Source and target go through the network in two calls, so that batch-norm statis
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fastget.bases.base import Base, Losses, Step
+from fastget.bases.base import Base, Losses, Step, widened
+from fastget.loading.stream import Batch
+from fastget.methods.base import Labelled
 
 
 class Domain(NamedTuple):
@@ -18,6 +21,11 @@ class Domain(NamedTuple):
 
     features: Tensor  # (B, D)
     logits: Tensor  # (B, C)
+
+
+def labelled(domain: Domain | None, batch: Batch | None) -> Labelled | None:
+    """A batch with labels as a method sees it."""
+    return None if domain is None or batch is None else Labelled(domain.features, widened(domain.logits), batch.labels)
 
 
 class Plain(Base):
@@ -28,7 +36,7 @@ class Plain(Base):
     def forward(self, step: Step) -> Losses:
         source, target = self.domains(step)
         supervised, on_source = self.supervised(step, source, target)
-        return self.with_term(step, target, Losses(supervised, on_source))
+        return self.with_term(step, source, target, Losses(supervised, on_source))
 
     def domains(self, step: Step) -> tuple[Domain | None, Domain | None]:
         """The source, and the target with its labelled images last: they are one domain, in one call."""
@@ -50,11 +58,14 @@ class Plain(Base):
             return on_source + on_target, on_source
         return (rows * on_source + shots * on_target) / (rows + shots), on_source
 
-    def with_term(self, step: Step, target: Domain | None, losses: Losses) -> Losses:
+    def with_term(self, step: Step, source: Domain | None, target: Domain | None, losses: Losses) -> Losses:
         """The losses and the method's term, if it has started."""
         if step.target is None or target is None or not step.adapting:
             return losses._replace(loss=losses.loss + self.idle())
         rows = len(step.target.labels)
         seen = self.seen(target.features[:rows], target.logits[:rows], step)
+        if "labelled" in self.method.needs:
+            shots = Domain(target.features[rows:], target.logits[rows:])
+            seen = replace(seen, source=labelled(source, step.source), shots=labelled(shots, step.shots))
         term = self.term(seen)
         return losses._replace(loss=losses.loss + step.weight * term.loss, seen=seen.detached(), term=term)

@@ -20,10 +20,11 @@ from fastget.common.fields import opt
 from fastget.methods.settings import Settings
 
 # all that a method's file needs
-__all__ = ["Agreement", "Extra", "Method", "Need", "Seen", "Settings", "Task", "Term", "Whole", "opt"]
+__all__ = ["Agreement", "Extra", "Labelled", "Method", "Need", "Seen", "Settings", "Task", "Term", "Whole", "opt"]
 
 Need = Literal[
     "target",  # batches of target images; without it the method never sees one
+    "labelled",  # beside them the step's labelled images: Seen.source, Seen.shots
     "warm-up",  # steps before it starts: train.warmup_steps is 30 % of all unless it is set
     "own step",  # its term has an optimizer's step of its own, after that of the labelled images
 ]
@@ -45,6 +46,14 @@ class Task:
     setting: str = "uda"  # the protocol, as data.setting has it
 
 
+class Labelled(NamedTuple):
+    """Labelled images of a step, as the network sees them, with gradient."""
+
+    features: Tensor  # (B', D)
+    logits: Tensor  # (B', C)
+    labels: Tensor  # (B',) int64
+
+
 @dataclass(frozen=True)
 class Seen:
     """A batch of the target, as the network sees it. With several ranks it is this rank's part of the global batch:
@@ -55,9 +64,13 @@ class Seen:
     index: Tensor  # (B,) int64, each image's place in the target's list, on the device
     classifier: nn.Linear  # W (C, D), and b (C,) unless it is a cosine head
     progress: float | Tensor  # steps done / all steps; a scalar on the device where the step is captured
+    source: Labelled | None = None  # for a method that needs "labelled", in `forward` alone
+    shots: Labelled | None = None  # likewise, SSDA's labelled target images
 
     def detached(self) -> Seen:
-        return replace(self, features=self.features.detach(), logits=self.logits.detach())
+        """For the method's memory: without gradient, and without the labelled images."""
+        f, z = self.features.detach(), self.logits.detach()
+        return replace(self, features=f, logits=z, source=None, shots=None)
 
 
 class Term(NamedTuple):

@@ -88,6 +88,32 @@ def test_shots_go_with_the_target_and_are_supervised(model: Plain) -> None:
     assert len(model.method.seen[0].features) == 5  # the method sees the unlabelled ones alone
 
 
+@pytest.mark.parametrize("base", ["plain", "cdan"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_method_that_asks_sees_the_labelled_images(base: str, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their gradient; its memory does not."""
+    monkeypatch.setattr(Pull, "needs", frozenset({"target", *(["labelled"] if asked else [])}))
+    torch.manual_seed(0)
+    network = Network(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), 4, C, D, norm=False)
+    model = bases.base_of(base)(network, Pull(), config=bases.settings_of(base)()).double()
+    shots = batch(images(2, 3), torch.tensor([2, 1]))
+    losses: Losses = model(step(shots=shots))
+    assert isinstance(model.method, Pull)
+    (seen,) = model.method.seen
+    for found, of in ((seen.source, batch(images(4, 1), LABELS)), (seen.shots, shots)):
+        assert (found is not None) == asked
+        if found is not None:
+            f, z = network(of.images)
+            torch.testing.assert_close((found.features, found.logits), (f, z))
+            assert torch.equal(found.labels, of.labels)
+            assert found.features.requires_grad
+    assert losses.seen is not None
+    assert losses.seen.source is losses.seen.shots is None
+    assert torch.equal(losses.seen.features, seen.features)
+    model(step())
+    assert model.method.seen[1].shots is None
+
+
 def test_a_step_without_a_target_still_reaches_every_parameter(model: Plain) -> None:
     """Or DistributedDataParallel would wait for the method's."""
     losses: Losses = model(step(target=None))
