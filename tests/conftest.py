@@ -36,7 +36,7 @@ NUMERIC = [
 ]
 
 # Rings: `make test` runs the first, `make test-all` the second too, `make test-slow` the third. Here alone it is said
-# which test is where. A line names a folder, a file, a test, or those of its cases that have a word in their brackets.
+# which test is where. A line names a folder, a file, a test of either, or its cases that have a word in their brackets.
 # What no line names is in the first ring, and fails there if it takes too long. The third is marked `slow` by it.
 SECOND = [
     # the documents, and every mistake
@@ -59,12 +59,21 @@ SECOND = [
     "training/test_kill.py",
     # compiled code, and what is counted of it
     "kernels/audit",
+    "kernels/equations/test_posterior.py::test_five_thousand_classes",
+    "kernels/test_backward.py::test_flat_posteriors_without_hard_labels",
+    "kernels/test_backward.py::test_large_tiles",
     "kernels/test_memory.py::test_what_the_next_step_takes_is_the_rules[345",
+    "kernels::test_addresses_and_order",
+    "kernels::test_drawn_shapes",
+    "kernels::test_half_types",
     "report/test_page.py::test_the_report_of_a_digits_run_in_a_browser",
     "selftest",
     "training/test_graph.py",
     # damage of every kind
     "fuzz",
+    "training/test_bad_images_in_training.py::test_a_file_that_vanishes_does_not_end_the_run",
+    "training/test_bad_images_in_training.py::test_bad_files_at_the_start",
+    "training/test_bad_images_in_training.py::test_too_many_bad_files_stop_the_run_with_a_checkpoint",
     # numbers that a CPU is slow at
     "training/test_engine.py::test_float16_overflow_skips_the_step_and_the_memory",
     "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[pda",
@@ -131,8 +140,10 @@ def ring_of(item: pytest.Item) -> int:
 def is_named(item: pytest.Item, line: str) -> bool:
     """Whether a line of a table names a test."""
     place, _, word = line.partition("[")
+    where, _, test = place.partition("::")
     name, _, case = item.nodeid.removeprefix("tests/").partition("[")
-    return f"{name}::".startswith((f"{place}::", f"{place}/")) and word in case
+    file, _, function = name.partition("::")
+    return f"{file}/".startswith(f"{where}/") and test in ("", function) and word in case
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
