@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from tests.pictures import image_list, photograph, write_domains, write_encoding
 CPU = torch.device("cpu")
 DECODERS: list[Decoder] = ["torchvision", "dali"]
 RESIZE, CROP = 64, 56
+CUBIC = Preprocessing(48, 40, "bicubic", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 
 
 def stream(
@@ -60,9 +62,9 @@ def same(one: Any, other: Any) -> bool:
     return drawn and bool((levels(one.images) - levels(other.images)).abs().max() <= 1.001)
 
 
-def levels(images: Tensor) -> Tensor:
+def levels(images: Tensor, wanted: Preprocessing = Preprocessing()) -> Tensor:  # noqa: B008  # it is frozen
     """Undo the normalisation: (b, 3, H, W) in levels of 0 to 255."""
-    mean, std = (torch.tensor(values).view(3, 1, 1) * 255 for values in (MEAN, STD))
+    mean, std = (torch.tensor(values).view(3, 1, 1) * 255 for values in (wanted.mean, wanted.std))
     return images * std + mean
 
 
@@ -80,14 +82,34 @@ def mortal(tmp_path: Path) -> ImageList:
 # --- pixels --------------------------------------------------------------------------------------
 
 
-def test_the_host_gives_torchvision_s_own_pixels(tmp_path: Path) -> None:
-    """Resize and CenterCrop of torchvision's v2 on PIL images, to the bit before normalisation."""
+def by_torchvision(files: list[str], wanted: Preprocessing) -> Tensor:
+    """v2's transforms of PIL images, not normalised."""
+    mode = v2.InterpolationMode(wanted.interpolation)
+    oracle = v2.Compose([v2.Resize([wanted.resize] * 2, mode), v2.CenterCrop(wanted.crop), v2.PILToTensor()])
+    return torch.stack([oracle(Image.open(file).convert("RGB")) for file in files]).float()
+
+
+@pytest.mark.parametrize("wanted", [Preprocessing(RESIZE, CROP), CUBIC], ids=["bilinear", "bicubic"])
+def test_the_host_gives_torchvision_s_own_pixels(tmp_path: Path, wanted: Preprocessing) -> None:
+    """To the bit before normalisation."""
     names = [name for name in write_encodings(tmp_path) if name != "sixteen_bit.png"]  # which PIL saturates
-    oracle = v2.Compose([v2.Resize((RESIZE, RESIZE)), v2.CenterCrop(CROP), v2.PILToTensor()])
-    (batch,) = Loader(stream(image_list(tmp_path, names), 32, train=False), CPU, "torchvision", 2).batches()
-    for name, image in zip(names, levels(batch.images), strict=True):
-        wanted = oracle(Image.open(tmp_path / name).convert("RGB"))
-        assert (image - wanted).abs().max() < 1e-3, name
+    images = image_list(tmp_path, names)
+    sampler = EvalSampler(len(images), 32, margin=wanted.margin)
+    (batch,) = Loader(Stream(images, sampler, wanted), CPU, "torchvision", 2).batches()
+    for name, found, pixels in zip(
+        names, levels(batch.images, wanted), by_torchvision(images.files(), wanted), strict=True
+    ):
+        assert (found - pixels).abs().max() < 1e-3, name
+
+
+def test_dali_is_bicubic_too(source: ImageList) -> None:
+    """To a level, but where a cubic filter goes beyond black or white, which PIL clips between its two passes."""
+    expected = by_torchvision(source.files(), CUBIC)
+    for wanted, alike in ((CUBIC, True), (replace(CUBIC, interpolation="bilinear"), False)):
+        sampler = EvalSampler(len(source), len(source), margin=wanted.margin)
+        (batch,) = Loader(Stream(source, sampler, wanted), CPU, "dali", 1).batches()
+        apart = (levels(batch.images, wanted) - expected).abs()
+        assert (apart.quantile(0.99) <= 1.01, apart.mean() <= 0.35) == (alike, alike)  # another one would be seen
 
 
 @pytest.mark.parametrize("edges", ["plain", "exact"])
@@ -211,7 +233,8 @@ def test_evaluation_sees_every_image_once(source: ImageList, decoder: Decoder, w
     for rank in range(world):
         for batch in Loader(stream(source, 7, train=False, rank=rank, world=world), CPU, decoder, 2).batches():
             seen += batch.index.tolist()
-            assert len(batch.images) == len(batch.index) == len(batch.labels)
+            assert batch.images.shape == (len(batch.index), 3, CROP, CROP)
+            assert len(batch.index) == len(batch.labels)
     assert seen == list(range(len(source)))
 
 
