@@ -95,7 +95,7 @@ def _card(args: argparse.Namespace) -> int:
     out = args.card if args.card.name else (args.runs[0] if len(args.runs) == 1 else Path()) / "README.md"
     if out.suffix.lower() != ".md":
         raise ValueError(f"expected a file whose name ends in .md, got {out.name}: change --card")
-    from fastget.common.files import write_atomically
+    from fastget.common.files import write_atomically, writing
     from fastget.report.card import model_card
     from fastget.report.read import find_runs, group
 
@@ -104,9 +104,7 @@ def _card(args: argparse.Namespace) -> int:
         names = "; ".join(one.name for one in groups[:3])
         places = ", ".join(map(str, args.runs))
         raise ValueError(f"{places} holds runs of {len(groups)} kinds ({names} ...): give the folder of one of them")
-    try:
+    with writing(out, "choose another place by --card"):
         write_atomically(out, model_card(groups[0], name=args.name, license=args.license or "unknown").encode())
-    except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place by --card") from error
     Console(stderr=True).print(f"{out}: {groups[0].name}", highlight=False, markup=False, soft_wrap=True)
     return 0

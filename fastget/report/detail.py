@@ -31,9 +31,9 @@ OLDER = "was made by a version that did not store it, or with train.watch=0"
 
 def per_class(run: Run) -> Figure:
     """A row a class: images, predictions, accuracy, shares, and whether it is probably absent."""
-    title = "Classes"
+    figure = Figure("classes", "Classes", "classes")
     if not run.predictions:
-        return Figure("classes", title, "classes", why=UNFINISHED)
+        return figure.empty(UNFINISHED)
     C = len(run.classes)
     predicted = np.bincount(run.pairs[:, 1], minlength=C)
     counts = np.bincount(run.pairs[run.pairs[:, 0] >= 0, 0], minlength=C)
@@ -51,7 +51,7 @@ def per_class(run: Run) -> Figure:
     if run.labelled and any(row["before"] is not None for row in rows):
         words += " The tick on a bar is the accuracy before adaptation, on the run's sample of the target."
     words = f"{run.untold_classes} {words}" if run.untold_classes else words
-    return Figure("classes", title, "classes", words, {"rows": rows, "absent": absent, "labelled": run.labelled})
+    return figure.of(words, {"rows": rows, "absent": absent, "labelled": run.labelled})
 
 
 def _accuracy_before(run: Run) -> dict[int, float]:
@@ -89,9 +89,9 @@ def _percent(share: float | None) -> float | None:
 
 def confusion(run: Run) -> Figure:
     """Label by prediction: the cells that are not empty."""
-    title = "Confusion matrix"
+    figure = Figure("confusion", "Confusion matrix", "matrix")
     if not run.labelled:
-        return Figure("confusion", title, "matrix", why=NO_LABELS if run.predictions else UNFINISHED)
+        return figure.empty(NO_LABELS if run.predictions else UNFINISHED)
     C = len(run.classes)
     table = np.bincount(run.pairs[:, 0] * C + run.pairs[:, 1], minlength=C * C).reshape(C, C)
     cells = [[int(i), int(j), int(table[i, j])] for i, j in zip(*np.nonzero(table), strict=True)]
@@ -99,14 +99,14 @@ def confusion(run: Run) -> Figure:
     often = [f"{run.classes[i]} taken for {run.classes[j]} ({n})" for i, j, n in wrong]
     words = "Rows are labels, columns predictions; a cell's colour is its share of the row."
     words += f" Most often: {', '.join(often)}." if often else " No image was mistaken."
-    return Figure("confusion", title, "matrix", words, {"classes": run.classes, "cells": cells})
+    return figure.of(words, {"classes": run.classes, "cells": cells})
 
 
 def confidence(run: Run) -> Figure:
     """How sure the network is of the target, and how often it is right when it is."""
-    title = "Confidence"
+    figure = Figure("confidence", "Confidence", "histogram")
     if not run.predictions:
-        return Figure("confidence", title, "histogram", why=UNFINISHED)
+        return figure.empty(UNFINISHED)
     sure = np.array([row.confidence for row in run.predictions])
     edges = np.linspace(0, 1, BINS + 1)
     right = run.pairs[:, 0] == run.pairs[:, 1]
@@ -114,16 +114,16 @@ def confidence(run: Run) -> Figure:
     bars = [{"name": name, "counts": np.histogram(sure[mask], edges)[0].tolist()} for name, mask in parts]
     words = f"The mean confidence is {100 * sure.mean():.1f} %"
     words += f", the accuracy {100 * right.mean():.1f} %." if run.labelled else "; without labels, not how right it is."
-    return Figure("confidence", title, "histogram", words, {"edges": edges.round(4).tolist(), "bars": bars})
+    return figure.of(words, {"edges": edges.round(4).tolist(), "bars": bars})
 
 
 def prior(run: Run) -> Figure:
     """The shares that the method takes the classes to have, at each evaluation, against those of the labels."""
-    title = "Estimated prior"
+    figure = Figure("prior", "Estimated prior", "shares")
     lines = [line for line in run.labels if line["shares"]]
     if not lines or not run.classes:
         why = f"{run.title} estimates no shares of the classes" if run.labels else f"the run {OLDER}"
-        return Figure("prior", title, "shares", why=why)
+        return figure.empty(why)
     tag = next(iter(lines[-1]["shares"]))
     lines = [line for line in lines if tag in line["shares"]]
     steps, shares = [line["step"] for line in lines], np.array([line["shares"][tag] for line in lines])
@@ -139,7 +139,7 @@ def prior(run: Run) -> Figure:
         data |= {"true": _percents(run.true_shares), "distance": _percents(off)}
         words += f" Ticks are the labels' shares; in the end {100 * off[-1]:.1f} % of the mass lies elsewhere."
     data["over_time"] = {"x": "step", "choices": _over_time(run, steps, shares), "marks": []}
-    return Figure("prior", title, "shares", words, data)
+    return figure.of(words, data)
 
 
 def _over_time(run: Run, steps: list[int], shares: NDArray[np.float64]) -> list[dict[str, Any]]:
@@ -164,10 +164,10 @@ def _percents(shares: Any) -> Any:
 
 def pseudo_labels(run: Run) -> Figure:
     """What the labels that the method trains on are worth: accuracy, and the share of sure ones."""
-    title = "Pseudo-labels"
+    figure = Figure("pseudo", "Pseudo-labels", "lines")
     names = list(dict.fromkeys(name for line in run.labels for name in line["quality"]))
     if not names:
-        return Figure("pseudo", title, "lines", why=f"the run {OLDER}")
+        return figure.empty(f"the run {OLDER}")
     kinds = {
         "accuracy": "accuracy",
         "coverage": f"coverage (confidence ≥ {SURE:g})",
@@ -189,7 +189,7 @@ def pseudo_labels(run: Run) -> Figure:
     words = "On the run's sample of the target; dashed: the network's own predictions."
     if names == ["network"]:
         words = f"{run.title} names no pseudo-labels: the network's own predictions, on the run's sample of the target."
-    return Figure("pseudo", title, "lines", words, {"x": "step", "choices": choices, "marks": []})
+    return figure.of(words, {"x": "step", "choices": choices, "marks": []})
 
 
 SIDE, SHOWN = 96, 24  # pixels; images of a kind
@@ -197,16 +197,16 @@ SIDE, SHOWN = 96, 24  # pixels; images of a kind
 
 def images(run: Run, root: Path | None = None) -> Figure:
     """The least certain images; with labels also the most confidently wrong ones."""
-    title = "Images worth a look"
+    figure = Figure("images", "Images worth a look", "images")
     if not run.predictions:
-        return Figure("images", title, "images", why=UNFINISHED)
+        return figure.empty(UNFINISHED)
     try:
         folder = _target_root(run, root)
     except ValueError as error:
         first = str(error).partition(". ")[0].rstrip(".")  # what may help is for the command line
-        return Figure("images", title, "images", why=f"the images cannot be found: {first}. Tell where by --root")
+        return figure.empty(f"the images cannot be found: {first}. Tell where by --root")
     if folder is None:
-        return Figure("images", title, "images", why="the run was shown stored features: there are no images to show")
+        return figure.empty("the run was shown stored features: there are no images to show")
     uncertain = sorted(run.predictions, key=lambda row: row.confidence)
     kinds = [("Hardest: the least certain" if run.labelled else "The least certain", uncertain)]
     if run.labelled:
@@ -214,11 +214,9 @@ def images(run: Run, root: Path | None = None) -> Figure:
         kinds.insert(0, ("Most confidently wrong", wrong))
     cards = {name: _cards(rows, folder) for name, rows in kinds if rows}
     if not any(card["src"] for kind in cards.values() for card in kind):
-        return Figure("images", title, "images", why=f"none of them can be read in {folder}. Tell where by --root")
+        return figure.empty(f"none of them can be read in {folder}. Tell where by --root")
     words = "Under each: the prediction and how sure it was" + (", then the label." if run.labelled else ".")
-    return Figure(
-        "images", title, "images", words, {"kinds": [{"name": name, "images": kind} for name, kind in cards.items()]}
-    )
+    return figure.of(words, {"kinds": [{"name": name, "images": kind} for name, kind in cards.items()]})
 
 
 def _target_root(run: Run, root: Path | None) -> Path | None:

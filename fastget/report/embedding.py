@@ -32,12 +32,12 @@ def chosen(projection: Projection) -> Projection:
 
 def embedding(run: Run, projection: Projection = "auto", points: int = POINTS) -> Figure:
     """Both panels, with each point's label and prediction."""
-    title = "Target features"
+    figure = Figure("embedding", "Target features", "scatter")
     samples = {which: run.sample(which) for which in ("before", "after")}
     if samples["after"] is None or not run.classes:
-        return Figure("embedding", title, "scatter", why=f"the run {OLDER}" if run.classes else "the run has not ended")
+        return figure.empty(f"the run {OLDER}" if run.classes else "the run has not ended")
     if not all(np.isfinite(sample["features"]).all() for sample in samples.values() if sample is not None):
-        return Figure("embedding", title, "scatter", why="some features are not finite")
+        return figure.empty("some features are not finite")
     panels, projection = [], chosen(projection)
     for which, sample in samples.items():
         if sample is None:
@@ -45,30 +45,18 @@ def embedding(run: Run, projection: Projection = "auto", points: int = POINTS) -
         drawn = np.sort(np.random.default_rng(0).permutation(len(sample["place"]))[:points])
         kept = {name: values[drawn] for name, values in sample.items()}
         used: Projection = "pca" if len(kept["features"]) < FEW else projection
-        panels.append(
-            {
-                "name": f"{which} adaptation",
-                "points": [
-                    [*place, label, prediction, sure]
-                    for place, label, prediction, sure in zip(
-                        project(kept["features"].astype(np.float32), used).round(4).tolist(),
-                        kept["labels"].tolist(),
-                        kept["predictions"].tolist(),
-                        kept["confidence"].astype(np.float64).round(3).tolist(),
-                        strict=True,
-                    )
-                ],
-            }
-        )
+        plane = project(kept["features"].astype(np.float32), used).round(4)
+        sure = kept["confidence"].astype(np.float64).round(3)
+        columns = (part.tolist() for part in (plane, kept["labels"], kept["predictions"], sure))
+        dots = [[*place, *rest] for place, *rest in zip(*columns, strict=True)]
+        panels.append({"name": f"{which} adaptation", "points": dots})
     labelled = all(point[2] >= 0 for panel in panels for point in panel["points"])
     words = f"{NAMES[used]} of the bottleneck's features, {len(panels[-1]['points']):,} target images"
     words += ", coloured by label." if labelled else ", coloured by prediction: there are no labels."
     if samples["before"] is None:
         words += " No features before adaptation: there was no warm-up, or the method never starts."
         panels[0]["name"] = "final model"
-    return Figure(
-        "embedding", title, "scatter", words, {"classes": run.classes, "panels": panels, "labelled": labelled}
-    )
+    return figure.of(words, {"classes": run.classes, "panels": panels, "labelled": labelled})
 
 
 def project(features: NDArray[np.float32], projection: Projection) -> NDArray[np.float64]:

@@ -21,6 +21,12 @@ class Figure:
     data: dict[str, Any] = field(default_factory=dict)
     why: str = ""
 
+    def empty(self, why: str) -> Figure:
+        return dataclasses.replace(self, why=why)
+
+    def of(self, words: str, data: dict[str, Any], why: str = "") -> Figure:
+        return dataclasses.replace(self, words=words, data=data, why=why)
+
     def to_dict(self) -> dict[str, Any]:
         """As the page's script reads it."""
         return dataclasses.asdict(self)

@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from fastget import __version__
-from fastget.common.files import write_atomically
+from fastget.common.files import write_atomically, writing
 from fastget.common.text import and_more
 from fastget.report import curves, detail
 from fastget.report.detail import images
@@ -59,10 +59,8 @@ def make_report(
 
 def write_page(report: Report, file: Path) -> None:
     """The page as `file`, whole or not at all."""
-    try:
+    with writing(file):
         write_atomically(file, render(report).encode("utf-8", "replace"))
-    except OSError as error:
-        raise ValueError(f"cannot write {file}: {error.strerror or error}; choose another place by --out") from error
 
 
 def render(report: Report) -> str:
@@ -196,21 +194,13 @@ def _table(groups: Sequence[Group]) -> dict[str, Any]:
     rows = []
     for group in groups:
         summary = summary_of(group)
-        before = (summary.get("source_only") or {}).get("accuracy")
-        now = summary.get("accuracy")
+        figures = [with_std(summary, name) if summary else "not ended" for name in FIGURES]
+        before, now = (summary.get("source_only") or {}).get("accuracy"), summary.get("accuracy")
         gain = "-" if before is None or now is None else f"{100 * (now - before):+.1f}"
         rates = [run.timing[-1]["images_per_second"] for run in group.runs if run.timing]
-        rows.append(
-            [
-                group.name,
-                str(len(group.runs)),
-                *(with_std(summary, name) if summary else "not ended" for name in FIGURES),
-                percent(before),
-                gain,
-                f"{max(run.steps for run in group.runs):,}",
-                f"{sum(rates) / len(rates):,.0f}" if rates else "-",
-            ]
-        )
+        rate = f"{sum(rates) / len(rates):,.0f}" if rates else "-"
+        steps = f"{max(run.steps for run in group.runs):,}"
+        rows.append([group.name, str(len(group.runs)), *figures, percent(before), gain, steps, rate])
     return {"head": head, "rows": rows}
 
 

@@ -54,7 +54,7 @@ def run_study(
     start = f"{counted(len(pool.jobs), 'job')}, {len(pool.slots)} at a time, in {study.out}"
     refused = sum(one.status == "refused" for one in pool.outcomes)
     start += f"; {before - refused} done before" if before > refused else ""
-    console.print(start + (f"; {refused} refused" if refused else ""), highlight=False, markup=False, soft_wrap=True)
+    _say(console, start + (f"; {refused} refused" if refused else ""))
     try:
         _shown(study, pool, console)
     except Interrupted as stop:
@@ -70,10 +70,14 @@ def run_study(
     console.print(study.table(pool.outcomes))
     failed = [one for one in pool.outcomes if one.status == "failed"]
     for one in failed:
-        console.print(f"failed: {name(one.job)}: {one.reason}", highlight=False, markup=False, soft_wrap=True)
+        _say(console, f"failed: {name(one.job)}: {one.reason}")
     for file in files:
-        console.print(f"written: {file}", highlight=False, markup=False, soft_wrap=True)
+        _say(console, f"written: {file}")
     return 1 if failed else 0
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def by_slurm(study: Study, options: Mapping[str, str], count: int | None) -> Pool:
@@ -101,10 +105,7 @@ def _shown(study: Study, pool: Pool, console: Console) -> None:
     def line(one: Outcome) -> None:
         over = len(pool.jobs) - len(pool.left) - pool.running
         what = one.reason if one.summary is None else _figures(one)
-        console.print(
-            f"{over}/{len(pool.jobs)} {name(one.job)}: {one.status}, {what}",
-            highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
+        _say(console, f"{over}/{len(pool.jobs)} {name(one.job)}: {one.status}, {what}")
 
     told = set()
 
@@ -112,8 +113,7 @@ def _shown(study: Study, pool: Pool, console: Console) -> None:
         for job in pool.waiting:
             if job.folder not in told:
                 told.add(job.folder)
-                text = f"waiting for {name(job)}: another process is busy with it (it holds {job.log})"
-                console.print(text, highlight=False, markup=False, soft_wrap=True)
+                _say(console, f"waiting for {name(job)}: another process is busy with it (it holds {job.log})")
 
     if not console.is_terminal:
         pool.run(line, tell_waiting)

@@ -44,6 +44,7 @@ ORACLE = (
     "criteria on the right need no labels; what each of them chooses is said below."
 )
 Point = tuple[str, ...]  # a value of each field
+Line = tuple[Point, Mean | None, list[Outcome]]  # of the table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +140,15 @@ def live_table(what: Sweep, outcomes: Sequence[Outcome]) -> Table:
         table.add_column(key)
     table.add_column(words(what.metric), justify="right")
     table.add_column("done", justify="right")
-    for point, figure, found in _sorted(what, outcomes, what.metric):
+    for point, figure, found in _sorted(what, outcomes):
         done = sum(one.status == "done" for one in found)
         table.add_row(*point, shown(figure) if figure else state(found), f"{done}/{len(found)}")
     return table
 
 
-def _sorted(what: Sweep, outcomes: Sequence[Outcome], metric: Metric) -> list[tuple[Point, Mean | None, list[Outcome]]]:
-    rows = [(point, mean_over_seeds(values(found, metric)), found) for point, found in by_point(what, outcomes).items()]
+def _sorted(what: Sweep, outcomes: Sequence[Outcome]) -> list[Line]:
+    found = by_point(what, outcomes).items()
+    rows = [(point, mean_over_seeds(values(each, what.metric)), each) for point, each in found]
     return sorted(rows, key=lambda row: -row[1].mean if row[1] else 1.0)
 
 
@@ -162,17 +164,15 @@ def _criteria(found: Sequence[Outcome]) -> dict[str, float]:
 
 def write(what: Sweep, out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
     """table.md and plot.png."""
-    rows = _sorted(what, outcomes, what.metric)
+    rows = _sorted(what, outcomes)
     figures = {metric: [mean_over_seeds(values(found, metric)) for _, _, found in rows] for metric in METRICS}
     order = [what.metric, *(metric for metric in METRICS if metric != what.metric)]
     criteria = [_criteria(found) for _, _, found in rows]
     names = list(dict.fromkeys(name for found in criteria for name in found))
     table = []
     for number, (point, _, found) in enumerate(rows):
-        cells = [
-            cell(figures[metric][number], marks(figures[metric])[number], len(what.seeds), state(found))
-            for metric in order
-        ]
+        pairs = [(figures[metric][number], marks(figures[metric])[number]) for metric in order]
+        cells = [cell(*pair, len(what.seeds), state(found)) for pair in pairs]
         free = [f"{criteria[number][name]:.4g}" if name in criteria[number] else "-" for name in names]
         table.append([", ".join(point), *cells, *free])
     head = [", ".join(what.fields), *(f"{words(metric)}, %" for metric in order), *map(_words, names)]
@@ -191,7 +191,7 @@ def _words(name: str) -> str:
 
 
 def _chosen(
-    rows: Sequence[tuple[Point, Mean | None, list[Outcome]]],
+    rows: Sequence[Line],
     criteria: Sequence[Mapping[str, float]],
     names: Sequence[str],
     what: Sweep,
