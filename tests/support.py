@@ -13,8 +13,11 @@ from torch import Tensor
 import fastget
 from fastget import bases, methods
 from fastget.config.combinations import why_not
+from fastget.data.domains import load_domains
 from fastget.data.lists import UNLABELLED
 from fastget.loading.stream import Batch
+from fastget.runs.checkpoint import load_checkpoint
+from fastget.training.engine import Engine
 
 TIMES = ("images_per_second",)  # the only figure that two equal runs differ in
 TINY = {
@@ -70,3 +73,34 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     """metrics.jsonl without the figures of time."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
+
+
+def checkpoint(folder: Path, name: str = "final") -> dict[str, Any]:
+    return load_checkpoint(folder / "checkpoints" / f"{name}.pt")
+
+
+def assert_same_end(one: Path, other: Path, *names: str) -> None:
+    """Two runs logged the same; their final checkpoints, and others by name, hold the same model, to the bit."""
+    assert metrics(one) == metrics(other)
+    for name in ("final", *names):
+        a, b = (checkpoint(folder, name) for folder in (one, other))
+        assert [a.get(key) for key in ("step", "selected_by", "tallies")] == [
+            b.get(key) for key in ("step", "selected_by", "tallies")
+        ]
+        assert a["model"].keys() == b["model"].keys()
+        assert all(torch.equal(a["model"][key], b["model"][key]) for key in a["model"])
+
+
+def cut_back(folder: Path, step: int) -> Path:
+    """A finished run, as if it had been killed before the checkpoint after this step's."""
+    for file in (*folder.glob("checkpoints/step_*.pt"), *folder.glob("checkpoints/final.pt"), folder / "summary.json"):
+        if file.name.startswith("step_") and int(file.stem[5:]) <= step:
+            continue
+        file.unlink()
+    return folder
+
+
+def engine_of(**settings: Any) -> Engine:
+    """The engine of such a run."""
+    config = tiny("run", **settings)
+    return Engine(config, 0, load_domains(config.data), torch.device("cpu"))

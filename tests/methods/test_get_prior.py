@@ -1,4 +1,5 @@
-"""The prior at its edges, in a module that is copied, moved and loaded, and over whole runs of steps."""
+"""What fastget adds to the paper, (3'), (3*), (12), (13), (2') and (6'), against NumPy from METHOD.md: at its edges, in
+a module that is copied, moved and loaded, and over whole runs of steps."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import fastget
 from fastget import reference as R
 from fastget.methods.base import Task
 from fastget.methods.get.method import GetMethod
-from fastget.methods.get.prior import COUNT_FLOOR, PriorRule, start_of
+from fastget.methods.get.prior import COUNT_FLOOR, PriorRule, agreeing_votes, nearest, start_of
 from fastget.methods.settings import Get
 
 C, D = 4, 6
@@ -27,11 +28,15 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def wide(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def simplex(*weights: float) -> Tensor:
     return torch.tensor(weights, dtype=torch.float64) / sum(weights)
 
 
-def close(found: Tensor, expected: object, within: float = 1e-12) -> None:
+def close(found: Tensor, expected: Any, within: float = 1e-12) -> None:
     np.testing.assert_allclose(found.detach().numpy(), np.asarray(expected), rtol=0, atol=within)
 
 
@@ -71,6 +76,61 @@ def test_edges_of_kappa(
     close(start[0].double(), np.array(pi) / sum(pi), 1e-7)
     close(torch.cat([start[1][None], start[2]]).double(), [trust, agreement, kappa], 1e-6)
     assert all(x.dtype == dtype for x in start)
+
+
+def test_nearest() -> None:
+    cos = torch.tensor([[0.1, 0.9, 0.2], [0.5, 0.5, 0.1], [0.0, 0.0, 0.0]])
+    close(nearest(cos, -cos, 0.1), [[0, 1, 0], [1, 0, 0], [1, 0, 0]])  # the lowest on a tie; no look at mu_g
+
+
+def test_agreeing_votes() -> None:
+    mu, means = torch.eye(3), torch.tensor([[1.0, 0, 0], [0, 1.0, 0], [0, 1.0, 2.0]])
+    features = torch.tensor([[2.0, 0, 0], [0, 3.0, 0], [0, 1.0, 0.9], [0, 0, 5.0]])  # the third: 1 in mu, 2 in means
+    close(agreeing_votes(features, mu, means), [[1, 2, 1], [1, 1, 2], [1, 1, 1]])
+
+
+def rule_by_hand(pi: np.ndarray, trust: float, partial: bool) -> tuple[float, np.ndarray]:
+    """l and pi~, as METHOD.md has them."""
+    p = trust * pi + (1 - trust) / len(pi)
+    spread = np.exp(-(p * np.log(p)).sum()) / len(pi)
+    narrow = 1.0 if partial else min(1.0, max(0.0, (0.70 - spread) / 0.15))
+    u = np.minimum(1, 1.5 * p / (p**2).sum()) ** narrow
+    u = np.maximum(u, 1e-3 * u.mean())
+    return narrow, u / u.sum()
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("trust", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("pi", "expected"),  # of l, in full trust and not declared
+    [
+        ((0.25, 0.25, 0.25, 0.25), 0.0),
+        ((0.4, 0.3, 0.2, 0.1), 0.0),
+        ((0.6, 0.3, 0.05, 0.05), 0.282),
+        ((0.9, 0.0998, 1e-4, 1e-4), 1.0),
+    ],
+)
+def test_rule(pi: tuple[float, ...], expected: float, trust: float, partial: bool) -> None:
+    prior = PriorRule(partial=partial)(wide(*pi), wide(trust).squeeze())
+    narrow, capped = rule_by_hand(np.array(pi), trust, partial)
+    if trust == 1 and not partial:
+        assert narrow == pytest.approx(expected, abs=0.005)
+    close(prior.log_pi, np.log(capped))
+    close(prior.exponent, (1 - narrow) / 2)
+    close(prior.power, 1 + 3 * narrow)
+    close(prior.log_pi.exp().sum(), 1)
+
+
+def test_plain_is_the_paper_s() -> None:
+    pi = wide(0.6, 0.3, 0.05, 0.05)
+    for partial in (False, True):
+        given = PriorRule(trusted=False, partial=partial)(pi, wide(0.3).squeeze())
+        for ours, theirs in zip(given, R.paper_prior(pi), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    assert PriorRule()(wide(0.6, 0.3, 0.05, 0.05).half(), torch.ones(())).log_pi.dtype == torch.float32
 
 
 def test_the_floor_bites() -> None:

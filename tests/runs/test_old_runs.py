@@ -47,7 +47,7 @@ def test_it_goes_on(old: Path) -> None:
                 assert other[name] == pytest.approx(one[name], rel=1e-3), (one["step"], name)
     assert result.summary.steps == 12
     mine, theirs = (load_checkpoint(f / "checkpoints" / "final.pt")["model"] for f in (old, OLD))
-    assert set(mine) == set(theirs)
+    assert set(mine) - {"method.get.trust", "method.get.agreement"} == set(theirs)  # since 0.2
     for name in ("method.get.mu", "method.get.pi", "network.classifier.weight"):
         torch.testing.assert_close(mine[name], theirs[name], rtol=1e-2, atol=1e-3)
 

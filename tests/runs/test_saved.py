@@ -8,7 +8,6 @@ import signal
 import zipfile
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from tests.commandline import full_disk, on_features, on_folders, say, watching
@@ -70,17 +69,3 @@ def test_one_bit_makes_no_other_network(place: Path) -> None:
     assert done.code == 2, f"it is taken for an intact checkpoint, with {name} of whatever lay in memory"
     assert "bad.pt is damaged" in done.words
     assert not Path("found.csv").exists()
-
-
-def test_new_checkpoints_stay_where_later_ones_are_damaged(stored: Path) -> None:
-    keep = ("train.keep_checkpoints=2", "train.checkpoint_every=1")
-    place = Path("run/checkpoints")
-    place.mkdir(parents=True)
-    for step in (90, 91):
-        (place / f"step_{step:08d}.pt").write_bytes(b"PK half of a checkpoint")
-    done = say(*on_features(stored, *keep, options=("--resume", "auto")))
-    assert done.code == 0, done.words
-    kept = sorted(file.name for file in place.glob("step_*.pt"))
-    assert kept == ["step_00000005.pt", "step_00000006.pt"], f"the two that are kept are {kept}"
-    state = torch.load(place / kept[-1], map_location="cpu", weights_only=True)
-    assert state["step"] == 6

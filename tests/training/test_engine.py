@@ -12,12 +12,10 @@ import torch
 
 from fastget import bases, methods
 from fastget.common.precision import choose_precision, cpu_has_bfloat16
-from fastget.config import Config, OptimConfig
-from fastget.data.domains import load_domains
+from fastget.config import OptimConfig
 from fastget.methods.atdoc_na import AtdocNA
 from fastget.methods.base import Seen
 from fastget.methods.get.method import GetMethod
-from fastget.methods.get.module import GeT
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.selftest.engine import steps
 from fastget.training.engine import Engine
@@ -25,24 +23,19 @@ from fastget.training.optim import build_optimizer, choose_impl, fill_momentum
 from fastget.training.resume import load_state, state_of
 from fastget.training.train import train
 from tests.fake_cuda import Waits, autocast_on_fake_cuda, to_fake_cuda
-from tests.support import PAIRS, batch, fitting, metrics, tiny
+from tests.support import PAIRS, assert_same_end, batch, cut_back, engine_of, fitting, metrics, tiny
 
 CPU = torch.device("cpu")
 
 
-def make(**settings: Any) -> Engine:
-    config: Config = tiny("run", **settings)
-    return Engine(config, 0, load_domains(config.data), CPU)
-
-
 @contextlib.contextmanager
 def stepping(engine: Engine, until: int) -> Iterator[Any]:
-    """The engine's batches, after training up to a step."""
-    batches = engine.steps()
+    """The engine's steps to come, after training up to one."""
+    coming = engine.steps()
     while engine.steps_done < until:
-        engine.train_step(next(batches))
-    yield batches
-    batches.close()
+        engine.train_step(next(coming))
+    yield coming
+    coming.close()
 
 
 ADAPTING = [pair for pair in PAIRS if "target" in methods.method_of(pair[0]).needs]
@@ -50,32 +43,38 @@ PASSES = {"plain": [16, 16], "cdan": [16, 16], "mixmatch": [16, 16, 48]}  # sour
 
 
 @pytest.mark.parametrize(("method", "base"), PAIRS)
-def test_image_passes_of_a_step(method: str, base: str) -> None:
+def test_image_passes_of_a_step_that_never_waits_for_the_device(method: str, base: str) -> None:
     """Source once, target once, nothing else; an SSDA batch of 16 is 11 unlabelled and 5 labelled images."""
-    engine = make(**fitting(method, base))
+    engine = engine_of(**fitting(method, base))
     forwards: list[int] = []
     engine.network.backbone.register_forward_hook(lambda m, i, o: forwards.append(len(i[0])))
-    with stepping(engine, 6) as batches:
+    with stepping(engine, 6) as coming:
         forwards.clear()
-        engine.train_step(next(batches))
+        step = next(coming)
+        with Waits() as waits:
+            engine.train_step(step)
     alone = method == "source-only" and base == "plain"
     assert forwards == ([16] if alone else [16, 5, 11] if method == "mme" else PASSES[base])
+    assert waits.seen == []
+    with Waits() as waits:
+        engine.read_means()
+    assert waits.seen  # the trap can spring
 
 
 def test_a_second_look_is_one_more_pass_of_the_target() -> None:
-    engine = make(**{"method__name": "atdoc-na", "atdoc-na__second_look": True})
+    engine = engine_of(**{"method__name": "atdoc-na", "atdoc-na__second_look": True})
     forwards: list[tuple[int, bool]] = []
     engine.network.backbone.register_forward_hook(lambda m, i, o: forwards.append((len(i[0]), m.training)))
-    with stepping(engine, 6) as batches:
+    with stepping(engine, 6) as coming:
         forwards.clear()
-        engine.train_step(next(batches))
+        engine.train_step(next(coming))
     assert forwards == [(16, True), (16, True), (16, False)]
 
 
 @pytest.mark.parametrize(("method", "base"), [pair for pair in PAIRS if pair[0] in ("atdoc-na", "get", "mme")])
 def test_ssda_shows_a_method_every_unlabelled_image(method: str, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """ATDOC's public code drops half of them, and masks the wrong half in the memory."""
-    engine = make(**{**fitting(method, base), "data__setting": "ssda"})
+    engine = engine_of(**{**fitting(method, base), "data__setting": "ssda"})
     shown: list[list[int]] = []
     after_step = type(engine.method).after_step
 
@@ -85,12 +84,12 @@ def test_ssda_shows_a_method_every_unlabelled_image(method: str, base: str, monk
         return after_step(self, seen, *rest)
 
     monkeypatch.setattr(type(engine.method), "after_step", watched)
-    with stepping(engine, 4) as batches:
+    with stepping(engine, 4) as coming:
         given = []
         for _ in range(3):
-            batch = next(batches)
-            given.append(batch.target.index.tolist())
-            engine.train_step(batch)
+            step = next(coming)
+            given.append(step.target.index.tolist())
+            engine.train_step(step)
     assert shown == given
     assert {len(rows) for rows in shown} == {11}  # of a batch of 16, a third has labels
 
@@ -106,11 +105,11 @@ COSTS: dict[tuple[str, str, bool], dict[str, float]] = {  # 16 images of each do
 
 @pytest.mark.parametrize(("method", "base", "second"), COSTS)
 def test_what_a_step_costs(method: str, base: str, second: bool) -> None:
-    engine = make(**fitting(method, base), **({f"{method}__second_look": True} if second else {}))
-    with stepping(engine, 6) as batches:
+    engine = engine_of(**fitting(method, base), **({f"{method}__second_look": True} if second else {}))
+    with stepping(engine, 6) as coming:
         engine.meter.read()
-        engine.train_step(next(batches))
-        engine.train_step(next(batches))
+        engine.train_step(next(coming))
+        engine.train_step(next(coming))
         cost = engine.meter.read()
     assert cost.passes == COSTS[method, base, second]
     assert (cost.method_ms > 0) == (method != "source-only")
@@ -119,33 +118,19 @@ def test_what_a_step_costs(method: str, base: str, second: bool) -> None:
     assert engine.meter.read().passes == {}  # what was read is not counted again
 
 
-@pytest.mark.parametrize(("method", "base"), PAIRS)
-def test_a_step_never_waits_for_the_device(method: str, base: str) -> None:
-    engine = make(**fitting(method, base))
-    with stepping(engine, 6) as batches:
-        batch = next(batches)
-        with Waits() as waits:
-            engine.train_step(batch)
-            engine.train_step(batch)
-    assert waits.seen == []
-    with Waits() as waits:
-        engine.read_means()
-    assert waits.seen  # the trap can spring
-
-
 def test_a_memory_in_float16_is_written_and_read_without_a_wait() -> None:
-    engine = make(**{"method__name": "atdoc-na", "atdoc-na__store": "float16", "train__precision": "float16"})
+    engine = engine_of(**{"method__name": "atdoc-na", "atdoc-na__store": "float16", "train__precision": "float16"})
     method = engine.method
     assert isinstance(method, AtdocNA)
-    with stepping(engine, 6) as batches:
-        batch = next(batches)
+    with stepping(engine, 6) as coming:
+        step = next(coming)
         seen = Seen(torch.ones(2, 256), torch.ones(2, 10), torch.arange(2), engine.network.classifier, 0.5)
         before = method.memory_f.clone()
         with Waits() as waits:
             method.after_step(seen, method(seen), torch.zeros(()), lambda: seen)
         assert waits.seen == []
         assert not torch.equal(method.memory_f, before)
-        engine.train_step(batch)
+        engine.train_step(step)
     assert method.memory_f.dtype == torch.float16
     assert engine.finite()
     method.memory_q[0, 0] = torch.nan
@@ -154,25 +139,25 @@ def test_a_memory_in_float16_is_written_and_read_without_a_wait() -> None:
 
 def test_one_collective_beside_ddps_own(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    engine = make()
-    monkeypatch.setattr(GeT, "_world_size", lambda self: 2)
+    engine = engine_of()
+    monkeypatch.setattr("fastget.methods.get.module.world_size", lambda group: 2)
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda t, group=None: calls.append(t.numel()))
-    with stepping(engine, 6) as batches:
+    with stepping(engine, 6) as coming:
         calls.clear()
-        engine.train_step(next(batches))
+        engine.train_step(next(coming))
     C, D = 10, 256
     assert calls == [3 * C + 2 + C + C * D]  # column sums, prior, rows, counts and class sums in one buffer
 
 
 @pytest.mark.parametrize(("method", "base"), ADAPTING)
 def test_float16_overflow_skips_the_step_and_the_memory(method: str, base: str) -> None:
-    engine = make(**fitting(method, base), train__precision="float16")
-    with stepping(engine, 6) as batches:
+    engine = engine_of(**fitting(method, base), train__precision="float16")
+    with stepping(engine, 6) as coming:
         before = {name: value.clone() for name, value in engine.model.state_dict().items()}
         scale = engine.scaler.get_scale()
         handles = [engine.network.classifier.weight.register_hook(lambda grad: grad * torch.inf)]
         handles.append(engine.network.register_forward_hook(lambda m, i, o: (o[0], o[1] * torch.inf)))  # and before it
-        engine.train_step(next(batches))
+        engine.train_step(next(coming))
         for handle in handles:
             handle.remove()
         after = engine.model.state_dict()
@@ -180,7 +165,7 @@ def test_float16_overflow_skips_the_step_and_the_memory(method: str, base: str) 
         for name, value in before.items():
             if not name.endswith("health") and "running" not in name and "tracked" not in name:
                 assert torch.equal(value, after[name]), name
-        engine.train_step(next(batches))  # and the next step goes on
+        engine.train_step(next(coming))  # and the next step goes on
         moved = [name for name, value in engine.model.state_dict().items() if not torch.equal(value, before[name])]
         assert "network.classifier.weight" in moved
         assert any(name.startswith("method.") for name in moved) == any(n.startswith("method.") for n in before)
@@ -241,9 +226,9 @@ def in_float64(engine: Engine) -> Engine:
 
 
 def test_optimizer_implementations_give_the_same_trajectory() -> None:
-    fused, plain = (steps(in_float64(make(optim__impl=impl)), 12) for impl in ("fused", "plain"))
+    fused, plain = (steps(in_float64(engine_of(optim__impl=impl)), 12) for impl in ("fused", "plain"))
     assert fused == pytest.approx(plain, rel=1e-9)
-    assert steps(in_float64(make(optim__weight_decay=2e-3)), 12) != pytest.approx(plain, rel=1e-6)  # it would show
+    assert steps(in_float64(engine_of(optim__weight_decay=2e-3)), 12) != pytest.approx(plain, rel=1e-6)  # it would show
 
 
 def test_apex_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,36 +260,35 @@ def test_compile_follows_eager() -> None:
 
 
 def test_another_runs_checkpoint_is_refused() -> None:
-    state = state_of(make())
+    state = state_of(engine_of())
     for settings, message in (
         ({"network__bottleneck_dim": 64}, r"other settings: network\.bottleneck_dim \(256 there, 64 here\)"),
         ({"get__tau": 0.5}, "get.tau"),
     ):
         with pytest.raises(ValueError, match=message):
-            load_state(make(**settings), state)
+            load_state(engine_of(**settings), state)
     with pytest.raises(ValueError, match="another data set: it knows 2 classes"):
-        load_state(make(), {**state, "classes": ["a", "b"]})
+        load_state(engine_of(), {**state, "classes": ["a", "b"]})
     with pytest.raises(ValueError, match=r"train\.seeds"):
-        load_state(make(train__seeds="7"), state)
+        load_state(engine_of(train__seeds="7"), state)
     with pytest.raises(ValueError, match="lacks 'optimizer'"):
-        load_state(make(), {key: value for key, value in state.items() if key != "optimizer"})
+        load_state(engine_of(), {key: value for key, value in state.items() if key != "optimizer"})
     with pytest.raises(ValueError, match="another network"):
-        load_state(make(), {**state, "model": state_of(make(network__bottleneck_dim=64))["model"]})
-    load_state(make(train__log_every=1), state)  # what the trajectory does not depend on may differ
+        load_state(engine_of(), {**state, "model": state_of(engine_of(network__bottleneck_dim=64))["model"]})
+    load_state(engine_of(train__log_every=1), state)  # what the trajectory does not depend on may differ
 
 
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(capsys: pytest.CaptureFixture[str]) -> None:
     whole = train(tiny("a", train__checkpoint_every=3), quiet=True).folder
-    damaged = train(tiny("b", train__checkpoint_every=3), quiet=True).folder
-    for name in ("summary.json", "checkpoints/final.pt"):
-        (damaged / name).unlink()
+    damaged = Path(shutil.copytree(whole, "b"))
+    cut_back(damaged, 12)
     last = damaged / "checkpoints" / "step_00000012.pt"
     last.write_bytes(last.read_bytes()[:5000])
     train(tiny("b", train__checkpoint_every=3, train__resume="auto"))
     shown = " ".join(capsys.readouterr().out.split())
     assert "step_00000012.pt is damaged" in shown
     assert "going on from step 9" in shown
-    assert metrics(damaged) == metrics(whole)
+    assert_same_end(damaged, whole)
 
 
 def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,6 @@ from fastget import bases, methods
 from fastget.bases.base import Step
 from fastget.common import proven
 from fastget.common.ranks import Ranks
-from fastget.data.domains import load_domains
 from fastget.methods.base import Task
 from fastget.methods.get.method import GetMethod
 from fastget.networks.network import build_network
@@ -30,7 +29,7 @@ from fastget.training.graph import EAGER, Parts, StaticSteps, graph_of, why_not
 from fastget.training.optim import fill_momentum
 from fastget.training.train import train
 from tests.fake_cuda import Waits, autocast_on_fake_cuda, to_fake_cuda
-from tests.support import batch, metrics, tiny
+from tests.support import batch, cut_back, engine_of, metrics, tiny
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 CAPTURABLE = [name for name in methods.names() if methods.method_of(name).capturable]
@@ -60,11 +59,6 @@ def static(engine: Engine) -> Replays:
     return replays
 
 
-def make(**settings: Any) -> Engine:
-    config = tiny("run", **settings)
-    return Engine(config, 0, load_domains(config.data), CPU)
-
-
 def run(engine: Engine, count: int) -> list[dict[str, float]]:
     """So many steps; what is logged of each."""
     batches, found = engine.steps(), []
@@ -89,7 +83,7 @@ def test_capturable_methods_are_these() -> None:
 def test_static_steps_have_the_bits_of_the_ordinary_ones(name: str) -> None:
     """Through warm-up and the method's start, with a w(t) that grows; image passes are counted as before."""
     settings = {"method__name": name, "method__ramp": "linear", "train__max_steps": 14, "train__warmup_steps": 5}
-    plain, fixed = make(**settings), make(**settings)
+    plain, fixed = engine_of(**settings), engine_of(**settings)
     replays = static(fixed)
     assert run(plain, 14) == run(fixed, 14)
     equal(plain.model.state_dict(), fixed.model.state_dict())
@@ -101,7 +95,7 @@ def test_static_steps_have_the_bits_of_the_ordinary_ones(name: str) -> None:
 
 def test_ssda_steps_are_static_too() -> None:
     settings = {"data__setting": "ssda", "train__max_steps": 10, "train__warmup_steps": 2}
-    plain, fixed = make(**settings), make(**settings)
+    plain, fixed = engine_of(**settings), engine_of(**settings)
     static(fixed)
     assert run(plain, 9) == run(fixed, 9)
 
@@ -124,19 +118,14 @@ def test_a_run_is_the_same_with_logs_evaluations_epochs_and_a_resume(
     train(tiny(fixed, **settings), quiet=True)
     assert metrics(tmp_path / "plain") == metrics(fixed)
     assert made[0].calls > 0
-    (half,) = fixed.glob("checkpoints/*6.pt")
-    for later in fixed.glob("checkpoints/*.pt"):
-        if later != half:
-            later.unlink()
-    (fixed / "summary.json").unlink()
-    train(tiny(fixed, train__resume="auto", **settings), quiet=True)
+    train(tiny(cut_back(fixed, 6), train__resume="auto", **settings), quiet=True)
     assert metrics(tmp_path / "plain") == metrics(fixed)
     assert len(made) == 2
 
 
 def test_every_step_reads_the_same_buffers_and_no_number_of_pythons() -> None:
     ramp = {"method__ramp": "linear", "get__backend": "reference"}  # the CPU's own path looks at values, for speed
-    engine = make(train__max_steps=14, train__warmup_steps=2, **ramp)
+    engine = engine_of(train__max_steps=14, train__warmup_steps=2, **ramp)
     static(engine)
     seen: list[Step] = []
     learn = engine.graph._learn  # type: ignore[union-attr]
@@ -161,7 +150,7 @@ def test_every_step_reads_the_same_buffers_and_no_number_of_pythons() -> None:
 
 def test_weight_and_rates_are_read_from_the_device() -> None:
     """The captured function with other scalars under it: another step. Nothing is baked in."""
-    engine = make(train__max_steps=14, train__warmup_steps=0)
+    engine = engine_of(train__max_steps=14, train__warmup_steps=0)
     static(engine)
     run(engine, EAGER + 1)
     graph = engine.graph
@@ -236,11 +225,11 @@ def test_what_cannot_be_captured_is_said(words: str, given: dict[str, Any]) -> N
 
 
 def test_off_auto_and_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert make().graph is None
-    assert make(train__graph="auto").graph is None  # no GPU: the ordinary step
+    assert engine_of().graph is None
+    assert engine_of(train__graph="auto").graph is None  # no GPU: the ordinary step
     with pytest.raises(ValueError, match=r"train.graph=on: CUDA graphs need a GPU.*train.graph=off"):
-        make(train__graph="on")
-    engine = make()
+        engine_of(train__graph="on")
+    engine = engine_of()
     given = (engine.dtype, engine.ranks, engine.model, engine.learn, engine.meter, engine.optimizer)
     monkeypatch.setattr("fastget.training.graph.why_not", lambda *args: "")
     config = tiny("run", train__graph="auto")

@@ -20,11 +20,10 @@ from fastget.data.domains import load_domains
 from fastget.loading.sampling import fixed_draw
 from fastget.report.curves import convergence
 from fastget.report.read import find_runs, group
-from fastget.runs.checkpoint import load_checkpoint
 from fastget.training.build import Loaders
 from fastget.training.train import train
 from tests.features.support import on_features, small_store
-from tests.support import metrics
+from tests.support import assert_same_end, checkpoint, metrics
 from tests.training.test_stop import ask_when_looking
 
 FEW = 20
@@ -83,7 +82,7 @@ def test_nothing_else_depends_on_it(run: Path, plain: Path) -> None:
     assert final == evaluations(plain)[-1]
     logged = [[line for line in metrics(folder) if "loss" in line] for folder in (run, plain)]
     assert logged[0] == logged[1]
-    a, b = (load_checkpoint(folder / "checkpoints" / "final.pt") for folder in (run, plain))
+    a, b = map(checkpoint, (run, plain))
     assert all(torch.equal(a["model"][name], b["model"][name]) for name in a["model"])
     assert torch.equal(a["rng"], b["rng"])
     assert (run / "predictions.csv").read_bytes() == (plain / "predictions.csv").read_bytes()
@@ -121,18 +120,14 @@ def test_a_resumed_run_has_the_same_bits(root: Path, run: Path) -> None:
         with pytest.raises(Interrupted, match="in the evaluation after step 6"):
             train(on_features(root, "run", **again), quiet=True)
     folder = train(on_features(root, "run", train__resume="auto", **again), quiet=True).folder
-    assert metrics(folder) == metrics(run)
+    assert_same_end(folder, run, "selected")
     assert (folder / "classes.csv").read_bytes() == (run / "classes.csv").read_bytes()
-    for name in ("final.pt", "selected.pt"):
-        a, b = (load_checkpoint(place / "checkpoints" / name) for place in (folder, run))
-        assert (a["step"], a["tallies"]) == (b["step"], b["tallies"])
-        assert all(torch.equal(a["model"][key], b["model"][key]) for key in a["model"])
 
 
 def test_a_checkpoint_is_chosen_on_the_same_images_throughout(run: Path) -> None:
     lines = [{**line, **line.get("on_draw", {})} for line in evaluations(run)]
     best = min(lines, key=lambda line: float(line["entropy"]))
-    chosen = load_checkpoint(run / "checkpoints" / "selected.pt")
+    chosen = checkpoint(run, "selected")
     assert (chosen["step"], chosen["selected_by"]) == (best["step"], {"entropy": best["entropy"]})
     assert choices(evaluations(run), "accuracy")["entropy"] == best["accuracy"]
 

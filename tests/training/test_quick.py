@@ -52,9 +52,14 @@ def test_a_first_run(
     assert "resnet50 at 224 pixels, 10 steps of 36 images a domain" in shown
     assert f"costs {3 * 36 * 3 + 7 * 72 * 3:,} image passes of training and {12 * 36} of evaluation" in shown
     assert re.search(r"at the speed measured here about \d+ (seconds|minutes|hours)", shown)
+    # a network without weights, on noise: warned of at the start, and said again at the end
+    summary = json.loads((out / "summary.json").read_text())
+    assert "low_agreement" in [one["name"] for one in summary["verdict"]]
+    assert shown.count("too few to tell which classes it has") == 2
+    assert "probably absent" not in shown
     split = json.loads((out / "split.json").read_text())
     assert (split["limit"], split["whole"]) == (20, {"source": 36, "target": 36})
-    assert json.loads((out / "summary.json").read_text())["images"] == {"source": 20, "target": 20}
+    assert summary["images"] == {"source": 20, "target": 20}
     assert len((out / "predictions.csv").read_text().splitlines()) == 21
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fastget.commands.main import main
 from fastget.common.errors import Interrupted, RunFailed
@@ -22,7 +21,7 @@ from fastget.training.engine import Engine
 from fastget.training.train import train
 from tests.features.support import on_features, small_store
 from tests.pictures import write_domains
-from tests.support import metrics
+from tests.support import assert_same_end
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +85,7 @@ def test_a_pass_over_the_target_is_left_and_made_up_for(
             with pytest.raises(KeyboardInterrupt):
                 train(again, quiet=True)
     train(again, quiet=True)
-    assert metrics(Path("run")) == metrics(whole)
-    for name in ("final.pt", "selected.pt"):
-        a, b = (load_checkpoint(folder / "checkpoints" / name) for folder in (Path("run"), whole))
-        assert a["step"] == b["step"]
-        assert all(torch.equal(a["model"][key], b["model"][key]) for key in a["model"])
+    assert_same_end(Path("run"), whole, "selected")
 
 
 def test_a_second_signal_stops_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +17,40 @@ from fastget import reference
 from fastget.common.device import choose_device
 from fastget.common.errors import RunFailed
 from fastget.common.preprocessing import STD
-from fastget.data.domains import load_domains
 from fastget.methods.get.module import GeT, Output
 from fastget.methods.get.prior import COUNT_FLOOR, nearest
-from fastget.runs.checkpoint import load_checkpoint
 from fastget.runs.summary import SeedSummary, over_seeds
 from fastget.selftest.engine import steps
 from fastget.training.engine import Engine
-from fastget.training.train import train
-from tests.support import TINY, metrics, tiny
+from fastget.training.train import Result, train
+from tests.support import TINY, assert_same_end, checkpoint, engine_of, metrics, tiny
 
 
-def test_a_runs_folder(tmp_path: Path) -> None:
-    result = train(tiny("run", train__checkpoint_every=4), quiet=True)
-    folder = tmp_path / "run"
-    assert result.folder.resolve() == folder
+@pytest.fixture(scope="module")
+def said() -> Console:
+    return Console(record=True, width=100, force_terminal=False)
+
+
+@pytest.fixture(scope="module")
+def run(said: Console, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Not to be written to."""
+    return train(tiny(tmp_path_factory.mktemp("train") / "run", train__checkpoint_every=4), console=said)
+
+
+@pytest.fixture(scope="module")
+def unadapted(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Likewise, of source-only."""
+    return train(tiny(tmp_path_factory.mktemp("unadapted") / "run", method__name="source-only"), quiet=True)
+
+
+def test_a_runs_folder(run: Result) -> None:
+    folder = run.folder
     assert {f.name for f in folder.iterdir()} == {
         "config.yaml", "environment.json", "split.json", "metrics.jsonl", "timing.jsonl", "labels.jsonl",
         "summary.json", "predictions.csv", "features_before.safetensors", "features_after.safetensors", "checkpoints",
     }  # fmt: skip
-    state = load_checkpoint(folder / "checkpoints" / "final.pt")["model"]
-    assert state["method.get.trust"] < 0.5  # after four steps of warm-up: so no classes.csv, no classes.png
+    trust = checkpoint(folder)["model"]["method.get.trust"]
+    assert trust < 0.5  # after four steps of warm-up: so no classes.csv, no classes.png
     assert {f.name for f in (folder / "checkpoints").iterdir()} == {"step_00000008.pt", "step_00000012.pt", "final.pt"}
 
     again = fastget.make_config(file=folder / "config.yaml")
@@ -53,7 +67,7 @@ def test_a_runs_folder(tmp_path: Path) -> None:
     assert {"loss_source", "loss_target", "loss_g", "loss_f", "structure_g", "lr"} <= set(logs[-1])
 
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary == result.summary.to_dict()
+    assert summary == run.summary.to_dict()
     assert summary["accuracy"] == evaluations[-1]["accuracy"]
     assert len(summary["per_class_accuracy"]) == 10
     mean = sum(summary["per_class_accuracy"].values()) / 10
@@ -62,27 +76,24 @@ def test_a_runs_folder(tmp_path: Path) -> None:
     assert len((folder / "predictions.csv").read_text().splitlines()) == 1 + 1797
 
 
-def test_two_runs_are_equal_to_the_bit() -> None:
-    first, second = train(tiny("a"), quiet=True), train(tiny("b"), quiet=True)
-    assert metrics(first.folder) == metrics(second.folder)
-    a, b = (load_checkpoint(r.folder / "checkpoints" / "final.pt")["model"] for r in (first, second))
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    other = train(tiny("c", train__seeds="1"), quiet=True)
-    assert metrics(first.folder) != metrics(other.folder)
+def test_a_runs_own_config_repeats_it_to_the_bit(run: Result) -> None:
+    again = train(fastget.make_config(file=run.folder / "config.yaml"), quiet=True)
+    assert again.folder != run.folder
+    assert_same_end(again.folder, run.folder)
+    assert metrics(train(tiny("c", train__seeds="1"), quiet=True).folder) != metrics(run.folder)
 
 
-def test_a_runs_own_config_repeats_it() -> None:
-    first = train(tiny("a"), quiet=True)
-    again = train(fastget.make_config(file=first.folder / "config.yaml"), quiet=True)
-    assert again.folder != first.folder
-    assert metrics(again.folder) == metrics(first.folder)
+def test_what_is_printed(said: Console, run: Result) -> None:
+    text = said.export_text()
+    for expected in ("target accuracy", "end of the warm-up, before it adapts", "get", "mean class accuracy"):
+        assert expected in text
+    assert f"saved in {run.folder}" in text
 
 
 def test_dali_and_torchvision_train_alike() -> None:
     """The same batches of both domains, and the same losses as long as no argmax may fall otherwise for a pixel."""
     pytest.importorskip("nvidia.dali")
-    configs = [tiny(name, data__loader=name) for name in ("dali", "torchvision")]
-    one, other = (Engine(config, 0, load_domains(config.data), torch.device("cpu")) for config in configs)
+    one, other = (engine_of(data__loader=name) for name in ("dali", "torchvision"))
     for a, b in zip(one.steps(), other.steps(), strict=True):
         for x, y in zip(a.batches, b.batches, strict=True):
             assert torch.equal(x.labels, y.labels)
@@ -148,16 +159,14 @@ def test_the_kernels_train_like_the_reference(partial: str, monkeypatch: pytest.
     assert beside.steps == 8
 
 
-def test_source_only_never_sees_the_target() -> None:
-    result = train(tiny("s", method__name="source-only"), quiet=True)
-    assert all("loss_target" not in line for line in metrics(result.folder))
-    assert result.summary["source_only"] is None
-    state = load_checkpoint(result.folder / "checkpoints" / "final.pt")["model"]
-    assert not any(name.startswith("method.") for name in state)
+def test_source_only_never_sees_the_target(unadapted: Result) -> None:
+    assert all("loss_target" not in line for line in metrics(unadapted.folder))
+    assert unadapted.summary["source_only"] is None
+    assert not any(name.startswith("method.") for name in checkpoint(unadapted.folder)["model"])
 
 
 def test_several_seeds(tmp_path: Path) -> None:
-    result = train(tiny("many", train__seeds="0,5"), quiet=True)
+    result = train(tiny("many", train__seeds="0,5", train__max_steps=6), quiet=True)
     parts = [json.loads((tmp_path / "many" / f"seed-{s}" / "summary.json").read_text()) for s in (0, 5)]
     accuracies = [part["accuracy"] for part in parts]
     assert result.summary["accuracy"] == pytest.approx(sum(accuracies) / 2)
@@ -165,45 +174,42 @@ def test_several_seeds(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "many" / "summary.json").read_text()) == result.summary.to_dict()
     one = yaml.safe_load((tmp_path / "many" / "seed-5" / "config.yaml").read_text())
     assert one["train"]["seeds"] == [5]
+    with pytest.raises(ValueError, match=r"holds the runs of seeds \[0, 5\]"):
+        train(tiny("many", train__resume="auto", train__max_steps=6), quiet=True)
 
 
-def test_over_seeds_without_labels() -> None:
-    part = train(tiny("x", method__name="source-only"), quiet=True).summary
+def test_over_seeds_without_labels(unadapted: Result) -> None:
+    part = unadapted.summary
     assert isinstance(part, SeedSummary)
     blank = dataclasses.replace(part, accuracy=None, mean_class_accuracy=None, per_class_accuracy={"0": None})
     over = over_seeds([blank, blank])
     assert (over.accuracy, over.accuracy_std, over.per_class_accuracy) == (None, None, {"0": None})
 
 
-def test_resume_goes_on_to_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = train(tiny("whole", train__checkpoint_every=5), quiet=True)
+def test_resume_goes_on_to_the_same_end(run: Result, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
     update = GeT.update
 
     def stop_in_the_middle(self: GeT, *args: Any, **kwargs: Any) -> None:
         nonlocal steps
         steps += 1
-        if steps == 4:  # step 8, after the checkpoint of step 5 and the log line of step 6
+        if steps == 4:  # step 8, after the checkpoint of step 4 and the log line of step 6
             raise KeyboardInterrupt
         update(self, *args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(GeT, "update", stop_in_the_middle)
         with pytest.raises(KeyboardInterrupt):
-            train(tiny("part", train__checkpoint_every=5), quiet=True)
-    part = train(tiny("part", train__checkpoint_every=5, train__resume="auto"), quiet=True)
-    assert metrics(part.folder) == metrics(whole.folder)
-    a, b = (load_checkpoint(r.folder / "checkpoints" / "final.pt")["model"] for r in (whole, part))
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    assert part.summary == whole.summary
-    again = train(tiny("part", train__checkpoint_every=5, train__resume="auto"), quiet=True)
-    assert again.summary == whole.summary
+            train(tiny("part", train__checkpoint_every=4), quiet=True)
+    for _ in range(2):  # the second time it is done already
+        part = train(tiny("part", train__checkpoint_every=4, train__resume="auto"), quiet=True)
+        assert part.summary == run.summary
+    assert_same_end(part.folder, run.folder)
 
 
-def test_a_run_is_not_overwritten() -> None:
-    train(tiny("r", method__name="source-only"), quiet=True)
+def test_a_run_is_not_overwritten(run: Result) -> None:
     with pytest.raises(ValueError, match="already holds a run"):
-        train(tiny("r", method__name="source-only"), quiet=True)
+        train(tiny(run.folder), quiet=True)
 
 
 def test_default_folders_are_numbered(tmp_path: Path) -> None:
@@ -230,8 +236,9 @@ def test_warmup_must_leave_steps() -> None:
 
 
 def test_linear_ramp_starts_at_nothing() -> None:
-    ramp = metrics(train(tiny("ramp", method__ramp="linear", train__warmup_steps=0), quiet=True).folder)
-    flat = metrics(train(tiny("flat", train__warmup_steps=0), quiet=True).folder)
+    short = {"train__warmup_steps": 0, "train__max_steps": 3}
+    ramp, flat = (metrics(train(tiny(kind, method__ramp=kind, **short), quiet=True).folder)
+                  for kind in ("linear", "constant"))  # fmt: skip
     assert ramp[0]["loss"] < flat[0]["loss"]
     assert ramp[0]["loss"] < ramp[0]["loss_source"] + ramp[0]["loss_target"]
     assert flat[0]["loss"] == pytest.approx(flat[0]["loss_source"] + flat[0]["loss_target"], rel=1e-5)
@@ -242,26 +249,13 @@ def test_linear_ramp_starts_at_nothing() -> None:
     [{"get.prior": "plain", "get.prior_start": "uniform"}, {"get.partial": "yes", "get.prototype_labels": "y_M"}],
 )
 def test_extensions_train(options: dict[str, Any]) -> None:
-    config = fastget.make_config({**TINY, **options, "train.out": "e"})
+    config = fastget.make_config({**TINY, **options, "train.out": "e", "train.max_steps": 6})
     assert 0 <= train(config, quiet=True).summary["accuracy"] <= 1
 
 
-def test_synthetic_images_train() -> None:
-    assert train(tiny("syn", data__loader="synthetic"), quiet=True).summary["steps"] == 12
-
-
-def test_what_is_printed() -> None:
-    console = Console(record=True, width=100, force_terminal=False)
-    train(tiny("p"), console=console)
-    text = console.export_text()
-    for expected in (
-        "target accuracy",
-        "end of the warm-up, before it adapts",
-        "get",
-        "mean class accuracy",
-        "saved in p",
-    ):
-        assert expected in text
+def test_synthetic_images_train_and_settings_may_be_a_mapping() -> None:
+    given = {**TINY, "train.out": "m", "train.max_steps": 6, "data.loader": "synthetic"}
+    assert train(given, quiet=True).summary["steps"] == 6
 
 
 def test_devices() -> None:
@@ -273,15 +267,12 @@ def test_devices() -> None:
             choose_device("cuda")
 
 
-def test_a_finished_run_of_other_settings_is_not_taken_for_this_one() -> None:
-    train(tiny("done"), quiet=True)
+def test_a_finished_run_of_other_settings_is_not_taken_for_this_one(run: Result) -> None:
+    shutil.copytree(run.folder, "done")
     assert train(tiny("done", train__resume="auto", train__log_every=1), quiet=True).summary["steps"] == 12
     for settings in ({"get__tau": 0.5}, {"method__name": "source-only"}, {"train__max_steps": 13}):
         with pytest.raises(ValueError, match="has other settings"):
             train(tiny("done", train__resume="auto", **settings), quiet=True)
-    train(tiny("two", train__seeds="0,1", train__max_steps=6), quiet=True)
-    with pytest.raises(ValueError, match=r"holds the runs of seeds \[0, 1\]"):
-        train(tiny("two", train__resume="auto", train__max_steps=6), quiet=True)
 
 
 def test_a_checkpoint_never_holds_nan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,11 +284,11 @@ def test_a_checkpoint_never_holds_nan(monkeypatch: pytest.MonkeyPatch) -> None:
             with torch.no_grad():
                 self.network.classifier.weight[0, 0] = torch.nan
 
+    settings = {"train__checkpoint_every": 5, "train__log_every": 50, "train__eval_every": 50}
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "train_step", poison)
         with pytest.raises(RunFailed, match=r"last good checkpoint is .*step_00000005"):
-            train(tiny("nan", train__checkpoint_every=5, train__log_every=50, train__eval_every=50), quiet=True)
-    settings = {"train__checkpoint_every": 5, "train__log_every": 50, "train__eval_every": 50}
+            train(tiny("nan", **settings), quiet=True)
     assert train(tiny("nan", train__resume="auto", **settings), quiet=True).summary["steps"] == 12
 
 
@@ -312,10 +303,6 @@ def test_a_full_disk_ends_the_run_with_words(monkeypatch: pytest.MonkeyPatch) ->
         train(tiny("full"), quiet=True)
 
 
-def test_settings_may_be_a_mapping() -> None:
-    assert train({**TINY, "train.out": "m"}, quiet=True).summary["steps"] == 12
-
-
 def test_names_with_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    train(tiny("a[/x]", train__max_steps=6))
+    train(tiny("a[/x]", train__max_steps=2, method__name="source-only"))
     assert "saved in a[/x]" in capsys.readouterr().out

@@ -18,14 +18,13 @@ from fastget.data.domains import load_domains
 from fastget.evaluation.score import Evaluation
 from fastget.methods.get.module import GeT
 from fastget.networks.preprocessing import filled
-from fastget.runs.checkpoint import load_checkpoint
 from fastget.runs.summary import SeedSummary, over_seeds, read_summary
 from fastget.serving.predictor import load_predictor
 from fastget.training.build import Loaders
 from fastget.training.engine import Engine
 from fastget.training.train import train
 from tests.pictures import write_ssda
-from tests.support import TINY, metrics, tiny
+from tests.support import TINY, assert_same_end, checkpoint, cut_back, metrics, tiny
 
 SETTINGS: dict[str, Any] = {
     "data.name": "domainnet126", "data.source": "real", "data.target": "sketch", "data.setting": "ssda",
@@ -43,15 +42,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(out: str, root: Path, **settings: Any) -> Config:
     given = {key.replace("__", "."): value for key, value in settings.items()}
     return make_config({**TINY, **SETTINGS, "data.root": str(root), "train.out": out, **given})
-
-
-def checkpoint(folder: Path, name: str) -> dict[str, Any]:
-    return load_checkpoint(folder / "checkpoints" / f"{name}.pt")
-
-
-def same_model(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    a, b = one["model"], other["model"]
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("shots", [1, 3])
@@ -109,7 +99,9 @@ def test_it_is_never_trained_on(root: Path) -> None:
     assert any("validation_accuracy" in line for line in lines)
     shorter = [{k: v for k, v in line.items() if not k.startswith("validation")} for line in lines]
     assert shorter == metrics(without.folder)
-    assert same_model(checkpoint(with_it.folder, "final"), checkpoint(without.folder, "final"))
+    a, b = (checkpoint(result.folder)["model"] for result in (with_it, without))
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
     assert without.summary.validation is None
     assert "validation" not in without.summary.images
     assert not (with_it.folder / "checkpoints" / "selected.pt").exists()
@@ -143,13 +135,8 @@ def test_resume_goes_on_to_the_same_end_and_the_same_choice(root: Path, monkeypa
         with pytest.raises(KeyboardInterrupt):
             train(config("part", root, **settings), quiet=True)
     part = train(config("part", root, train__resume="auto", **settings), quiet=True)
-    assert metrics(part.folder) == metrics(whole.folder)
     assert part.summary == whole.summary
-    for name in ("final", "selected"):
-        one, other = (checkpoint(result.folder, name) for result in (whole, part))
-        assert one["step"] == other["step"]
-        assert same_model(one, other)
-        assert one.get("selected_by") == other.get("selected_by")
+    assert_same_end(part.folder, whole.folder, "selected")
 
 
 def test_what_was_best_before_a_stop_is_remembered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,8 +151,7 @@ def test_what_was_best_before_a_stop_is_remembered(root: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Engine, "evaluate", told)
     folder = train(config("run", root, train__select="validation", train__checkpoint_every=6), quiet=True).folder
-    for name in ("summary.json", "checkpoints/final.pt", "checkpoints/step_00000012.pt"):
-        (folder / name).unlink()
+    cut_back(folder, 6)
     value = 0.5
     train(config("run", root, train__select="validation", train__checkpoint_every=6, train__resume="auto"), quiet=True)
     state = checkpoint(folder, "selected")

@@ -1,6 +1,7 @@
 """What a run keeps for its report: written beside the run, and without a trace in it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,8 @@ from safetensors.torch import load_file
 
 from fastget.methods.base import Seen
 from fastget.methods.get.method import GetMethod
-from fastget.runs.checkpoint import load_checkpoint
 from fastget.training.train import train
-from tests.support import metrics, tiny
+from tests.support import assert_same_end, checkpoint, cut_back, tiny
 
 
 def labels_of(folder: Path) -> list[dict[str, Any]]:
@@ -45,26 +45,23 @@ def test_labels_at_every_evaluation(run: Path) -> None:
     for line in lines[1:]:
         assert list(line["quality"]) == ["network", "y_M", "Q_g", "Q_f"]
         assert sum(line["shares"]["prior"]) == pytest.approx(1, abs=1e-4)
-    state = load_checkpoint(run / "checkpoints" / "final.pt")["model"]
+    state = checkpoint(run)["model"]
     assert lines[-1]["shares"]["prior"] == pytest.approx(state["method.get.pi"].tolist(), abs=1e-6)
 
 
 def test_the_run_is_the_same_without_it(run: Path, tmp_path: Path) -> None:
     other = train(tiny("other", train__watch=0, train__checkpoint_every=4, train__eval_every=4), quiet=True).folder
     assert not list(other.glob("features_*"))
-    assert metrics(run) == metrics(other)
+    assert_same_end(run, other)
     assert (run / "predictions.csv").read_bytes() == (other / "predictions.csv").read_bytes()
-    a, b = (load_checkpoint(folder / "checkpoints" / "final.pt") for folder in (run, other))
-    assert all(torch.equal(a["model"][name], b["model"][name]) for name in a["model"])
-    assert torch.equal(a["rng"], b["rng"])
+    assert torch.equal(checkpoint(run)["rng"], checkpoint(other)["rng"])
 
 
 def test_a_resumed_run_has_each_line_once(run: Path, tmp_path: Path) -> None:
     """As after a kill between steps 8 and 12."""
     settings: dict[str, Any] = {"train__watch": 100, "train__checkpoint_every": 4, "train__eval_every": 4}
-    folder = train(tiny("again", **settings), quiet=True).folder
-    for name in ("summary.json", "checkpoints/final.pt", "checkpoints/step_00000012.pt", "features_after.safetensors"):
-        (folder / name).unlink()
+    folder = cut_back(Path(shutil.copytree(run, "again")), 8)
+    (folder / "features_after.safetensors").unlink()
     train(tiny("again", **settings, train__resume="auto"), quiet=True)
     assert labels_of(folder) == labels_of(run)
     for which in ("before", "after"):
