@@ -24,6 +24,7 @@ from torch import Tensor
 from fastget.bases.base import SECOND_LOOK, Base, Call, Losses, Need, Step, widened
 from fastget.bases.settings import MixMatchSettings
 from fastget.common.ranks import global_rows, this_rank
+from fastget.common.scrambled import scrambled
 from fastget.methods.base import Seen, Term
 
 
@@ -135,11 +136,3 @@ def draw(step: Step, rows: int, alpha: float, device: torch.device) -> tuple[flo
     share = float(generator.beta(alpha, alpha))
     start = int(generator.integers(-(2**63), 2**63))
     return max(share, 1 - share), torch.argsort(scrambled(torch.arange(rows, device=device), start))
-
-
-def scrambled(x: Tensor, start: int) -> Tensor:
-    """splitmix64 of start + x, for int64, which wraps: 64 bits that look random, no two alike."""
-    x = (x + start) * -0x61C8864680B583EB
-    x = (x ^ (x >> 30 & (1 << 34) - 1)) * -0x40A7B892E31B1A47
-    x = (x ^ (x >> 27 & (1 << 37) - 1)) * -0x6B2FB644ECCEEE15
-    return x ^ (x >> 31 & (1 << 33) - 1)

@@ -140,6 +140,13 @@ class NetworkConfig:
     )
     bottleneck_dim: int = opt(256, "feature width D after the bottleneck", ge=1, le=65536)
     bottleneck_norm: bool = opt(False, "batch-norm after the bottleneck")
+    bottleneck_relu: bool = opt(False, "and ReLU after it")
+    bottleneck_dropout: float = opt(
+        0.0,
+        "and dropout of this share that keeps the mean square: what is left is divided by sqrt(1 - it)",
+        ge=0,
+        le=0.9,
+    )
     head: Literal["linear", "cosine"] = opt(
         "linear", "classifier: linear, or cosine (unit features, no bias), which mme needs"
     )
@@ -166,14 +173,16 @@ class MethodConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """SGD as in the paper: lr(i) = lr * (1 + 10 i / I)^-0.75."""
+    """SGD as in the paper: lr(i) = lr * (1 + decay * i / I)^-0.75."""
 
     lr: float = opt(0.01, "learning rate of bottleneck, classifier and what the method learns", gt=0)
     backbone_lr_scale: float = opt(0.1, "the backbone's learning rate is this times lr; 0: it is frozen", ge=0)
     bottleneck_lr_scale: float = opt(
         1.0, "the bottleneck's learning rate is this times lr: 1 as in ATDOC's code, 0.1 as in the paper's text", gt=0
     )
+    decay: float = opt(10.0, "how far the learning rate falls, by the formula above; 0: it is constant", ge=0)
     momentum: float = opt(0.9, "momentum", ge=0, le=1)
+    backbone_momentum: float | None = opt(None, "the backbone's; default: as the rest", ge=0, le=1)
     nesterov: bool = opt(True, "Nesterov's momentum")
     weight_decay: float = opt(1e-3, "weight decay", ge=0)
     impl: Literal["auto", "fused", "plain", "apex"] = opt(

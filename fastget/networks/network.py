@@ -5,6 +5,7 @@ Shapes: B images, D feature width, C classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastget.common.ranks import this_rank
+from fastget.common.scrambled import scrambled
 from fastget.common.text import first_line
 from fastget.config import NetworkConfig
 from fastget.networks.backbones import (
@@ -36,6 +39,27 @@ class CosineHead(nn.Linear):
             return super().forward(F.normalize(wide, dim=1)) / self.temperature
 
 
+class Dropout(nn.Module):
+    """x * mask / sqrt(1 - p) in training, which keeps the mean square; ordinary dropout divides by 1 - p (AFN's code).
+
+    The mask is of the global batch, and made of a count that a checkpoint holds: whoever goes on draws the same."""
+
+    drawn: Tensor  # () int64, of calls, from a start of the seed's own
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.register_buffer("drawn", torch.randint(2**62, ()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        places = torch.arange(x.numel(), device=x.device).view_as(x) + this_rank() * x.numel()
+        kept = scrambled(places, scrambled(self.drawn, 0)) >= int((2 * self.p - 1) * 2**63)
+        self.drawn.add_(1)
+        return x * kept.to(x.dtype) / math.sqrt(1 - self.p)
+
+
 class Network(nn.Module):
     """Backbone -> bottleneck -> features (B, D) -> classifier -> logits (B, C)."""
 
@@ -47,12 +71,18 @@ class Network(nn.Module):
         feature_dim: int,
         norm: bool,
         cosine: float | None = None,  # the temperature of a cosine head; None: a linear one
+        relu: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         layers: list[nn.Module] = [nn.Linear(backbone_dim, feature_dim)]
         if norm:
             layers.append(nn.BatchNorm1d(feature_dim))
+        if relu:
+            layers.append(nn.ReLU())
+        if dropout:
+            layers.append(Dropout(dropout))
         self.bottleneck = nn.Sequential(*layers)
         self.classifier = (
             nn.Linear(feature_dim, num_classes) if cosine is None else CosineHead(feature_dim, num_classes, cosine)
@@ -123,4 +153,13 @@ def _refuse_side(backbone: nn.Module, name: str, side: int) -> None:
 
 def _network(config: NetworkConfig, backbone: nn.Module, dim: int, num_classes: int) -> Network:
     cosine = config.head_temperature if config.head == "cosine" else None
-    return Network(backbone, dim, num_classes, config.bottleneck_dim, config.bottleneck_norm, cosine)
+    return Network(
+        backbone,
+        dim,
+        num_classes,
+        config.bottleneck_dim,
+        config.bottleneck_norm,
+        cosine,
+        config.bottleneck_relu,
+        config.bottleneck_dropout,
+    )

@@ -1,5 +1,6 @@
 """The network: heads removed from any backbone, local weights, and errors that say what to do."""
 
+import copy
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 
 from fastget.config import NetworkConfig, make_config
 from fastget.networks.backbones import torchvision_backbone
-from fastget.networks.network import build_network
+from fastget.networks.network import Dropout, build_network
 
 
 def config(**options: Any) -> NetworkConfig:
@@ -43,6 +44,33 @@ def test_head_is_removed(name: str, width: int) -> None:
 def test_bottleneck_norm_is_an_option() -> None:
     assert len(build_network(config(name="small"), 3, 28).bottleneck) == 1
     assert isinstance(build_network(config(name="small", bottleneck_norm=True), 3, 28).bottleneck[1], nn.BatchNorm1d)
+
+
+def test_relu_and_dropout_are_options() -> None:
+    """Dropout keeps the mean square, draws anew in each call, and rests in evaluation."""
+    network = build_network(config(name="small", bottleneck_norm=True, bottleneck_relu=True), 3, 28)
+    assert [type(layer) for layer in network.bottleneck[1:]] == [nn.BatchNorm1d, nn.ReLU]
+    dropout = build_network(config(name="small", bottleneck_dropout=0.25), 3, 28).bottleneck[1]
+    assert isinstance(dropout, Dropout)
+    x = torch.ones(400, 500)
+    first, second = dropout(x), dropout(x)
+    assert (first == 0).float().mean().item() == pytest.approx(0.25, abs=0.005)
+    assert (first == second).float().mean().item() == pytest.approx(0.25**2 + 0.75**2, abs=0.005)
+    torch.testing.assert_close(first[first > 0].unique(), torch.tensor([0.75**-0.5]))
+    assert first.square().mean().item() == pytest.approx(1, abs=0.01)
+    assert dropout.eval()(x) is x
+
+
+def test_dropout_goes_on_where_a_checkpoint_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropout, other, x = Dropout(0.5), Dropout(0.5), torch.ones(8, 50)
+    dropout(x)
+    other.load_state_dict(dropout.state_dict())
+    wanted = dropout(x)
+    assert not torch.equal(wanted, dropout(x))
+    half = copy.deepcopy(other)
+    assert torch.equal(other(x), wanted)
+    monkeypatch.setattr("fastget.networks.network.this_rank", lambda: 1)
+    assert torch.equal(half(x[4:]), wanted[4:])  # a rank draws its part of the batch's
 
 
 @pytest.mark.parametrize("side", [8, 28, 32, 45])
