@@ -106,7 +106,7 @@ class Engine:
         around the passes over the target that the method may make before."""
         if step.adapting:
             self._start_method(starting)
-        set_lr(self.optimizer, self.steps_done, self.plan.max_steps)
+        set_lr(self.optimizer, self.steps_done, self.plan.max_steps, self.config.optim.decay)
         for parts in self.learn(step) if self.graph is None else self.graph(step):
             self._accumulate(parts)
         self.meter.count()

@@ -22,12 +22,15 @@ def build_optimizer(
     """SGD over two groups: the backbone at a share of the learning rate, everything else at all of it. Between them the
     bottleneck, where it has a share of its own; otherwise checkpoints keep the two that they always had."""
     apart = {id(p) for p in bottleneck} if config.bottleneck_lr_scale != 1 else set()
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": backbone, "base_lr": config.lr * config.backbone_lr_scale},
         {"params": [p for p in heads if id(p) not in apart], "base_lr": config.lr},  # the last: its rate is logged
     ]
     if apart:
         groups.insert(1, {"params": list(bottleneck), "base_lr": config.lr * config.bottleneck_lr_scale})
+    if config.backbone_momentum is not None:
+        own = config.backbone_momentum
+        groups[0] |= {"momentum": own, "nesterov": config.nesterov and own > 0}
     options: dict[str, Any] = {
         "lr": config.lr,
         "momentum": config.momentum,

@@ -52,8 +52,8 @@ def weight(method: MethodConfig, progress: float) -> float:
     return method.weight * (progress if method.ramp == "linear" else 1)
 
 
-def set_lr(optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
-    """lr(i) = lr0 * (1 + 10 i / I)^-0.75."""
-    factor = (1 + 10 * step / steps) ** -0.75
+def set_lr(optimizer: torch.optim.Optimizer, step: int, steps: int, decay: float = 10) -> None:
+    """lr(i) = lr0 * (1 + decay * i / I)^-0.75."""
+    factor = (1 + decay * step / steps) ** -0.75
     for group in optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
