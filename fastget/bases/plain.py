@@ -1,6 +1,7 @@
 """The plain base model: cross-entropy of the source, and the method's term (METHOD.md, Eq. (11)).
 
-Source and target go through the network in two calls, so that batch-norm statistics stay per domain.
+Source and target go through the network in two calls, so that batch-norm statistics stay per domain; with plain.joint
+in one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fastget.bases.base import Base, Losses, Step, widened
+from fastget.bases.settings import PlainSettings
 from fastget.loading.stream import Batch
 from fastget.methods.base import Labelled
 
@@ -40,8 +42,12 @@ class Plain(Base):
 
     def domains(self, step: Step) -> tuple[Domain | None, Domain | None]:
         """The source, and the target with its labelled images last: they are one domain, in one call."""
-        source = None if step.source is None else Domain(*self.see(step.source.images, "source"))
         images = [part.images for part in (step.target, step.shots) if part is not None]
+        if images and step.source is not None and isinstance(self.config, PlainSettings) and self.config.joint:
+            rows = len(step.source.labels)
+            features, logits = self.see(torch.cat([step.source.images, *images]), "source and target")
+            return Domain(features[:rows], logits[:rows]), Domain(features[rows:], logits[rows:])
+        source = None if step.source is None else Domain(*self.see(step.source.images, "source"))
         target = Domain(*self.see(torch.cat(images) if len(images) > 1 else images[0], "target")) if images else None
         return source, target
 

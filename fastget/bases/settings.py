@@ -25,6 +25,8 @@ class PlainSettings(BaseSettings):
 
     uses: ClassVar[frozenset[Part]] = frozenset({"term", "own step"})
 
+    joint: bool = opt(False, "source and target in one call of the network: batch-norm statistics of both together")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CDANSettings(BaseSettings):

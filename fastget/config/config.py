@@ -104,7 +104,8 @@ class Config:
         names = {"method", self.method.name, self.method.base} & plain.keys()
         own = {f"{name}.{key}": value for name in names for key, value in plain[name].items()}
         recipe = self.own.set_by(self.method.name, "default", self.method.recipe)
-        others = {key: plain[key.split(".")[0]][key.split(".")[1]] for key in recipe}
+        parts = [key.split(".") for key in recipe]
+        others = {f"{section}.{name}": plain[section][name] for section, name in parts if section in plain}
         return {key: value for key, value in sorted({**own, **others}.items()) if key not in ignored}
 
     def to_dict(self) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fastget import bases
 from fastget.bases.base import Base, Losses, Step
 from fastget.bases.plain import Plain
+from fastget.bases.settings import PlainSettings
 from fastget.methods.base import Method, Seen, Task, Term
 from fastget.methods.settings import SourceOnlySettings
 from fastget.networks.network import Network
@@ -86,6 +87,29 @@ def test_shots_go_with_the_target_and_are_supervised(model: Plain) -> None:
     torch.testing.assert_close(losses.loss, losses.source + supervised + 0.5 * f[:5].square().sum())
     assert isinstance(model.method, Pull)
     assert len(model.method.seen[0].features) == 5  # the method sees the unlabelled ones alone
+
+
+def test_jointly_all_images_are_one_call(model: Plain) -> None:
+    """Only the batch-norm's statistics tell."""
+    labels = torch.tensor([2, 1])
+    joint = Plain(model.network, Pull(), label_smoothing=0.1, config=PlainSettings(joint=True)).double()
+    calls: list[int] = []
+    model.network.backbone.register_forward_hook(lambda m, i, o: calls.append(len(i[0])))
+    given = step(shots=batch(images(2, 3), labels))
+    apart, together = model(given), joint(given)
+    assert calls == [4, 7, 11]
+    assert apart.loss != together.loss
+    f = features_of(model, torch.cat([images(4, 1), images(5, 2), images(2, 3)]))
+    z = model.network.classifier(f)
+    supervised = F.cross_entropy(z[:4], LABELS, label_smoothing=0.1) + F.cross_entropy(
+        z[9:], labels, label_smoothing=0.1
+    )
+    torch.testing.assert_close(together.loss, supervised + 0.5 * f[4:9].square().sum())
+    model.network.eval()
+    torch.testing.assert_close(model(given).loss, joint(given).loss)
+    calls.clear()
+    joint(step(target=None))
+    assert calls == [4]
 
 
 @pytest.mark.parametrize("base", ["plain", "cdan"])
