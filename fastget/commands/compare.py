@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fastget import bases, methods
 from fastget.archive.statistics import METRICS
+from fastget.commands.options import add_config, add_fields, add_set
 from fastget.commands.train import SHORTHANDS, settings_of
 from fastget.config import DataConfig, make_config, parse_settings
 from fastget.data.feature_store import Store
@@ -54,17 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_shared(parser: argparse.ArgumentParser, shorthands: Iterable[str], seeds: str, epilog: str) -> None:
     """What every study takes."""
     parser.epilog = epilog
-    for option in shorthands:
-        field, text = SHORTHANDS[option]
-        parser.add_argument(option, dest=field, metavar=option.strip("-").replace("-", "_").upper(), help=text)
-    parser.add_argument(
-        "--recipe",
-        dest="method.recipe",
-        metavar="RECIPE",
-        help="the methods' values under a name (fastget train --help)",
-    )
+    recipe = ("method.recipe", "the methods' values under a name (fastget train --help)")
+    add_fields(parser, {**{option: SHORTHANDS[option] for option in shorthands}, "--recipe": recipe})
     parser.add_argument("--seeds", default=seeds, help=f"a run for each ({seeds})")
-    parser.add_argument("--config", metavar="FILE", help="a YAML file of sections, for every job")
+    add_config(parser)
     parser.add_argument("--out", type=Path, help="folder of the study; default: one under runs/ named after the data")
     parser.add_argument(
         "--jobs",
@@ -74,9 +68,7 @@ def add_shared(parser: argparse.ArgumentParser, shorthands: Iterable[str], seeds
     parser.add_argument(
         "--metric", metavar="|".join(METRICS), help="what is marked, drawn and sorted by; default: the data set's own"
     )
-    parser.add_argument(
-        "--set", action="append", nargs="+", default=[], metavar="section.field=value", help="any field, for every job"
-    )
+    add_set(parser, "any field, for every job")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from fastget.commands.options import add_config, add_fields, add_json, add_set
 from fastget.commands.train import SHORTHANDS, settings_of
 from fastget.config import make_config
 from fastget.planning.cards import CARDS, CPU, PlanCard, card_of
@@ -35,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `fastget plan`."""
     parser.description = "Predict a run: images/s, hours, what bounds it, memory, disk. Nothing is trained."
     parser.epilog = EPILOG
-    for option in OPTIONS:
-        field, text = SHORTHANDS[option]
-        parser.add_argument(option, dest=field, metavar=option.strip("-").upper(), help=text)
+    add_fields(parser, {option: SHORTHANDS[option] for option in OPTIONS})
     parser.add_argument("--images", type=counts, metavar="SOURCE,TARGET", help="images of the domains, e.g. 1e6,50000; "
                         "default: as published")  # fmt: skip
     parser.add_argument("--classes", type=whole, metavar="N", help="default: the data set's")
@@ -53,10 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wire", type=positive, metavar="GBIT", help="Gbit/s a GPU between nodes; default: the card's")
     parser.add_argument("--measure", action="store_true", help="on a CPU: time a few steps and images first, and keep "
                         "that for later plans")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="the plan as JSON")
-    parser.add_argument("--config", metavar="FILE", help="a YAML file of sections, such as a run's own config.yaml")
-    parser.add_argument("--set", action="append", nargs="+", default=[], metavar="section.field=value",
-                        help="any field of `fastget train`")  # fmt: skip
+    add_json(parser)
+    add_config(parser)
+    add_set(parser, "any field of `fastget train`")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from fastget.commands.compare import positive
+from fastget.commands.options import add_set
 from fastget.commands.train import SHORTHANDS
 from fastget.common.text import counted
 from fastget.config import parse_pairs, parse_settings
@@ -79,9 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bad-images", dest=field, metavar="BAD_IMAGES", help=text)
     parser.add_argument("--out", type=Path, help="folder of the study; default: one under runs/ named after the table")
     parser.add_argument("--plan", action="store_true", help="say what would be run, and run nothing; needs no --root")
-    parser.add_argument(
-        "--set", action="append", nargs="+", default=[], metavar="section.field=value", help="any field, for every job"
-    )
+    add_set(parser, "any field, for every job")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from fastget.commands.options import add_json
+
 HELP = "prove on this machine that what was verified elsewhere holds here"
 
 
@@ -14,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "another, and a short training run with itself. A row a check; exit code 1 if one fails."
     )
     parser.add_argument("--device", default="auto", help="auto (the GPU if there is one), cpu, cuda or cuda:n")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from fastget.commands.options import add_config, add_fields, add_set
 from fastget.commands.train import SHORTHANDS, settings_of
 from fastget.config import make_config
 
@@ -33,15 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Time every candidate of the kernels' block sizes on this card (about two minutes), keep the best."
     )
     parser.epilog = EPILOG
-    for option in ("--data", "--source", "--target"):
-        field, text = SHORTHANDS[option]
-        parser.add_argument(option, dest=field, metavar=option.strip("-").upper(), help=text)
+    add_fields(parser, {option: SHORTHANDS[option] for option in ("--data", "--source", "--target")})
     parser.add_argument("--classes", type=int, metavar="N", help="default: the data set's")
     parser.add_argument("--shape", type=shape, action="append", default=[], metavar="B,C,D",
                         help="batch,classes,width instead of a data set's; may be said more than once")  # fmt: skip
-    parser.add_argument("--config", metavar="FILE", help="a YAML file of sections, such as a run's own config.yaml")
-    parser.add_argument("--set", action="append", nargs="+", default=[], metavar="section.field=value",
-                        help="any field of `fastget train`")  # fmt: skip
+    add_config(parser)
+    add_set(parser, "any field of `fastget train`")
 
 
 def run(args: argparse.Namespace) -> int:
