@@ -13,6 +13,7 @@ import torch
 
 from fastget.config import make_config
 from fastget.data.domains import load_domains
+from fastget.methods import method_of
 from fastget.networks.network import Network
 from fastget.planning.counts import passes_on, sizes_of
 from fastget.training.engine import Engine
@@ -76,6 +77,12 @@ def visda(eval_images: int) -> Passes:
     given = {"data.name": "visda2017", "train.batch_size": 36, "train.epochs": 1, "train.eval_images": eval_images}
     config = make_config(given)
     return passes_on(config, sizes_of(config, None, None))
+
+
+def test_a_method_that_looks_at_the_target_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(method_of("get"), "extra", frozenset({"each epoch"}))
+    config = make_config({"data.name": "visda2017", "train.epochs": 3})
+    assert passes_on(config, sizes_of(config, None, None)).start == 3 * 55_388  # in the first, and in two more
 
 
 def test_evaluation_is_a_tenth_of_a_run_on_visda(capsys: pytest.CaptureFixture[str]) -> None:
