@@ -20,8 +20,8 @@ from fastget.config import make_config
 from fastget.networks.flops import count_network
 from fastget.networks.preprocessing import filled
 from fastget.planning.counts import method_without_content
-from fastget.planning.measure import Slower, cpu_machine, measure, picture
-from fastget.planning.model import Load, kept_by, step_seconds
+from fastget.planning.measure import cpu_machine, measure, picture
+from fastget.planning.model import AS_MODELLED, Load, kept_by, step_seconds
 from fastget.planning.reading import Stored, reading
 from fastget.training.passes import kind_of
 
@@ -90,14 +90,14 @@ def measured(case: Case, folder: Path) -> tuple[float, float]:
 def predicted(case: Case, calibrate: bool) -> tuple[float, float]:
     """CPU-seconds and seconds of one step."""
     config = filled(make_config({**case.settings, **ALONE}))
-    slower = measure(config, case.classes, (case.stored, case.stored)) if calibrate else Slower()
+    slower = measure(config, case.classes, (case.stored, case.stored)) if calibrate else AS_MODELLED
     machine = cpu_machine(config, slower)
     counted = count_network(config.network, case.classes, config.data.preprocessing.crop)
     assert counted is not None
     kind = kind_of(config, method_without_content(config, case.classes, IMAGES), config.data.setting == "ssda")
     read = reading(config, (case.stored,), "off", None)
     step = step_seconds(Load(counted, kept_by(config, case.classes, IMAGES, 1), read), kind, 1.0, machine, 1)
-    return step.network + machine.slower_reading * kind.shown * read.cpu, step.seconds
+    return step.network + machine.slower.reading * kind.shown * read.cpu, step.seconds
 
 
 def main() -> int:

@@ -14,8 +14,7 @@ from fastget.planning.cards import CARDS, CPU, PlanCard, card_of
 
 if TYPE_CHECKING:
     from fastget.config import Config
-    from fastget.planning.measure import Slower
-    from fastget.planning.model import PlanMachine
+    from fastget.planning.model import PlanMachine, Slower
 
 HELP = "how fast a run would be on 1 to 256 GPUs, what bounds it, its memory and disk"
 EPILOG = """\
@@ -85,7 +84,7 @@ def _plan(args: argparse.Namespace, config: Config, card: PlanCard | None) -> in
         from fastget.planning.measure import cpu_machine, measure, remembered
 
         kept = (measure(config, sizes.classes, stored), "") if args.measure else remembered(config)
-        machine = cpu_machine(config, kept[0] if kept else None)
+        machine = cpu_machine(config, kept[0]) if kept else cpu_machine(config)
         how, gpus = _measured(kept), [1]
     else:
         machine, how, gpus = _gpu(args, config, card), "", args.gpus

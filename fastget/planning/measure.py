@@ -12,7 +12,6 @@ import platform
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from fastget.loading.stream import Stream
 from fastget.networks.flops import count_network
 from fastget.planning.cards import CPU, PlanCard
 from fastget.planning.counts import method_without_content
-from fastget.planning.model import Load, PlanMachine, kept_by, looking_seconds, step_seconds
+from fastget.planning.model import AS_MODELLED, Load, PlanMachine, Slower, kept_by, looking_seconds, step_seconds
 from fastget.planning.reading import Reading, Stored, reading
 from fastget.training.engine import Engine
 from fastget.training.passes import kind_of
@@ -43,15 +42,6 @@ STEPS, LEAST = 4, 4  # steps that are timed, and the least batch
 DECODED, DECODING = 12, 0.3  # images that are made, and seconds of reading them
 
 
-@dataclass(frozen=True)
-class Slower:
-    """Measured times over the model's."""
-
-    training: float = 1.0
-    looking: float = 1.0
-    reading: float = 1.0
-
-
 def cpu_card() -> PlanCard:
     """This machine's CPU, at the speed of a usual one."""
     cores = os.cpu_count() or 1
@@ -61,16 +51,14 @@ def cpu_card() -> PlanCard:
                 wire=1e9, jpeg=1.0)  # fmt: skip
 
 
-def cpu_machine(config: Config, slower: Slower | None = None) -> PlanMachine:
+def cpu_machine(config: Config, slower: Slower = AS_MODELLED) -> PlanMachine:
     """A run here, without a GPU."""
     card, cores = cpu_card(), os.cpu_count() or 1
     threads = min(cores, config.train.threads or cores)
     share = threads / cores
     card = dataclasses.replace(card, single=card.single * share, half=card.half * share,
                                bandwidth=card.bandwidth * share)  # fmt: skip
-    known = slower or Slower()
-    return PlanMachine(card, False, cores, gpu=False, threads=threads, slower=known.training,
-                   slower_looking=known.looking, slower_reading=known.reading)  # fmt: skip
+    return PlanMachine(card, False, cores, gpu=False, threads=threads, slower=slower)
 
 
 # --- what was measured before --------------------------------------------------------------------

@@ -40,6 +40,18 @@ BUCKET = 25 * 2**20  # bytes of gradients that DistributedDataParallel exchanges
 
 
 @dataclass(frozen=True)
+class Slower:
+    """Measured times over the model's."""
+
+    training: float = 1.0
+    looking: float = 1.0
+    reading: float = 1.0
+
+
+AS_MODELLED = Slower()
+
+
+@dataclass(frozen=True)
 class PlanMachine:
     """What a rank runs on."""
 
@@ -48,9 +60,7 @@ class PlanMachine:
     cores: int  # of the CPU, for each rank
     gpu: bool = True
     threads: int = 0  # that torch takes of a CPU's cores when it is the card
-    slower: float = 1.0  # measured training time to the model's, and
-    slower_looking: float = 1.0  # that of an evaluation
-    slower_reading: float = 1.0
+    slower: Slower = AS_MODELLED
 
     @property
     def flops(self) -> float:
@@ -128,7 +138,7 @@ def step_seconds(load: Load, kind: StepKind, scale: float, machine: PlanMachine,
     operations = len(counted.operations)
     calls = sum(LEARNED if call.learned else LOOKED_AT for call in kind.calls)
     host = HOST_OPERATION * operations * calls + kind.parts * HOST_STEP
-    network = machine.slower * (network + optimizer + memory + (0 if machine.gpu else kind.parts * HOST_STEP))
+    network = machine.slower.training * (network + optimizer + memory + (0 if machine.gpu else kind.parts * HOST_STEP))
     decode, shares = decode_seconds(scale * kind.shown, load.reading, machine)
     exposed = kind.parts * hidden_rest(exchange(4 * learned, ranks, machine.card), 4 * learned, backward)
     if ranks > 1:
@@ -139,7 +149,7 @@ def step_seconds(load: Load, kind: StepKind, scale: float, machine: PlanMachine,
 
 def looking_seconds(load: Load, batch: int, machine: PlanMachine) -> StepTime:
     """A batch of an evaluation."""
-    network = machine.slower_looking * forward_seconds(load.counted, batch, machine)
+    network = machine.slower.looking * forward_seconds(load.counted, batch, machine)
     decode, shares = decode_seconds(batch, load.reading, machine)
     host = HOST_OPERATION * len(load.counted.operations) if machine.gpu else 0.0
     return StepTime(network, decode, host, 0.0, shares)
@@ -147,7 +157,7 @@ def looking_seconds(load: Load, batch: int, machine: PlanMachine) -> StepTime:
 
 def decode_seconds(images: float, reading: Reading, machine: PlanMachine) -> tuple[float, bool]:
     """And whether the cores that decode are those that compute."""
-    cpu = machine.slower_reading * images * reading.cpu
+    cpu = machine.slower.reading * images * reading.cpu
     if machine.gpu:
         return max(cpu / machine.cores, images * reading.card), False
     spare = machine.cores - machine.threads

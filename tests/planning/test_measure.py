@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastget.planning import measure
+from fastget.planning.model import Slower
 from fastget.planning.reading import Stored
 from tests.planning.support import config_of
 
@@ -27,13 +28,13 @@ def test_it_is_measured_and_remembered(cache: Path) -> None:
     other = config_of(network__name="resnet18")  # of this machine something is known
     assert measure.remembered(other) == (found, "small at 28, 1 threads")
     machine = measure.cpu_machine(config, found)
-    assert (machine.slower, machine.slower_looking, machine.threads) == (found.training, found.looking, 1)
+    assert (machine.slower, machine.threads) == (found, 1)
 
 
 def test_another_machine_is_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of()
-    measure._remember(config, measure.Slower(2.0, 3.0, 4.0))
-    assert measure.remembered(config) == (measure.Slower(2.0, 3.0, 4.0), "resnet18 at 224, all threads")
+    measure._remember(config, Slower(2.0, 3.0, 4.0))
+    assert measure.remembered(config) == (Slower(2.0, 3.0, 4.0), "resnet18 at 224, all threads")
     monkeypatch.setattr(measure, "_model", lambda: "another CPU")
     assert measure.remembered(config) is None
 
