@@ -119,7 +119,7 @@ def structure_loss(Q: Tensor, P: Tensor) -> Tensor:
 def rebalance_logits(S: Tensor, colsum: Tensor, exponent: Number = 0.5, power: Number = 1.0) -> Tensor:
     """Eq. (6) in logs, where a P that underflows does no harm: softmax over c of power * S - exponent * log colsum.
     A column of mass zero gives zeros."""
-    mass = colsum > 0
+    mass = colsum != 0  # a NaN stays one
     weight = torch.where(mass, -exponent * torch.where(mass, colsum, 1).log(), LOG_ZERO)
     return torch.softmax(power * S + weight, 1)
 

@@ -13,6 +13,7 @@ from fastget.kernels import configs
 from fastget.kernels.checks import check_float, check_like
 from fastget.kernels.launch import empty, launch
 from fastget.kernels.wrap import Differentiable, Operator
+from fastget.reference import Number
 
 
 @triton.jit
@@ -117,9 +118,7 @@ _rebalance_op = Differentiable(
 )
 
 
-def rebalance(
-    P: Tensor, colsum: Tensor | None = None, exponent: Tensor | float = 0.5, power: Tensor | float = 1.0
-) -> Tensor:
+def rebalance(P: Tensor, colsum: Tensor | None = None, exponent: Number = 0.5, power: Number = 1.0) -> Tensor:
     """reference.rebalance(P, colsum, exponent, power): Eq. (6), P^power / colsum^exponent, rows renormalised.
 
     `colsum` is over the global batch; None: over these rows. `exponent` and `power` are constants."""
