@@ -77,6 +77,7 @@ SECOND = [
     "training/test_bad_images_in_training.py::test_bad_files_at_the_start",
     "training/test_bad_images_in_training.py::test_too_many_bad_files_stop_the_run_with_a_checkpoint",
     # numbers that a CPU is slow at
+    "features/test_training.py::test_the_losses_of_a_frozen_backbone",
     "methods/test_own_method.py",
     "training/test_engine.py::test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used",
     "training/test_engine.py::test_a_memory_in_float16_is_written_and_read_without_a_wait",
@@ -86,7 +87,11 @@ SECOND = [
     "training/test_engine.py::test_optimizer_implementations_give_the_same_trajectory",
     "training/test_engine.py::test_profile",
     "training/test_engine.py::test_tensorboard_events",
-    # runs of more than one tiny one of each method and each base
+    # runs, beside a tiny one of each method and each base
+    "training/test_train.py::test_a_runs_own_config_repeats_it_to_the_bit",
+    "training/test_train.py::test_resume_goes_on_to_the_same_end",
+    "training/test_train.py::test_several_seeds",
+    "training/test_train.py::test_the_kernels_train_like_the_reference",
     "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[pda|imbalanced|cdan-ssda|mixmatch-ssda",
     "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[get-cdan|minent-cdan|bnm-cdan|mcc-cdan|pl-cdan|power-cdan",
     "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[nc-cdan|na-cdan|pl-mixm|nc-mixm|na-mixm|get-mixm",
