@@ -63,7 +63,7 @@ def test_wrong_labels_and_types() -> None:
     with pytest.raises(ValueError, match=r"needs the classifier's labels: pass labels=logits.argmax\(1\)"):
         get(f, W)
     out = get(f, W, labels=torch.zeros(5, dtype=torch.int64))
-    with pytest.raises(ValueError, match="got 4 features, the forward call had 5"):
+    with pytest.raises(ValueError, match=r"got features \[4, 6\], the forward call had \[5, 6\]"):
         get.update(f[:4], out)
     with pytest.raises(ValueError, match="1 chunks of features and 2"):
         get.initialise([f], [f, f], W)
