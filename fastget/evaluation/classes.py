@@ -94,8 +94,8 @@ class Classes:
 
 
 def count(names: tuple[str, ...], predicted: NDArray[np.int64]) -> Classes:
-    """From predictions alone."""
-    return Classes(names, predicted, _absent([predicted]))
+    """From predictions alone, of images that any run may have been for: which classes are absent is not in them."""
+    return Classes(names, predicted, None)
 
 
 def estimate(

@@ -80,7 +80,7 @@ def test_probably_absent_is_below_a_tenth_of_the_fair_share_at_every_evaluation(
     assert absent(estimate(NAMES, [certain(1, 400, 575, 25, 0)])) == [False, False, False, True]  # a tenth
     before = certain(1, 400, 500, 50, 50)
     assert not any(absent(estimate(NAMES, [before, certain(2, 500, 500, 0, 0)])))
-    assert absent(count(NAMES, np.array([5, 1, 0, 0]))) == [False, False, True, True]
+    assert count(NAMES, np.array([5, 1, 0, 0])).absent is None  # of one look at some images it cannot be known
 
 
 def test_one_class() -> None:

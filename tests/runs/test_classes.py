@@ -70,10 +70,11 @@ def test_names_are_shown_as_they_are_and_do_nothing() -> None:
 
 
 def test_one_class_and_no_interval() -> None:
-    assert "probably absent, 0 of 1 class: none" in said(count(("all",), np.array([3])))
+    assert "predicted for no image, 0 of 1 class: none" in said(count(("all",), np.array([3])))
     text = said(count(("a", "b"), np.array([3, 0])))
     assert "interval" not in text
-    assert "probably absent, 1 of 2 classes: b" in text
+    assert "predicted for no image, 1 of 2 classes: b" in text
+    assert "probably absent" not in text  # that is a run's to say, of its own target
 
 
 @pytest.mark.parametrize("names", [ODD, ("all", "none"), tuple(f"class {i}" for i in range(345))], ids=len)

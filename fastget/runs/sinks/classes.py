@@ -73,10 +73,14 @@ def show_classes(console: Console, found: Classes, what: str, rows: int = ROWS) 
 
 
 def _absent(found: Classes) -> str:
-    if found.absent is None:
+    if found.low is None:
+        words, gone = "predicted for no image", found.predicted == 0
+    elif found.absent is None:
         return "which classes are absent cannot be known: the predictions have collapsed"
-    absent = [printable(name) for name, gone in zip(found.names, found.absent.tolist(), strict=True) if gone]
-    return f"probably absent, {len(absent)} of {_classes(len(found.names))}: {and_more(absent) or 'none'}"
+    else:
+        words, gone = "probably absent", found.absent
+    absent = [printable(name) for name, without in zip(found.names, gone.tolist(), strict=True) if without]
+    return f"{words}, {len(absent)} of {_classes(len(found.names))}: {and_more(absent) or 'none'}"
 
 
 def _classes(number: int, kind: str = "") -> str:
