@@ -11,6 +11,7 @@ MAY_IMPORT = {  # room -> the rooms of fastget.kernels that it may import
     "step": {"step"},
     "equations": {"step", "equations"},
     "audit": {"step", "equations", "audit"},
+    "tuning": {"step", "audit", "tuning"},
 }
 
 
