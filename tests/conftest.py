@@ -108,6 +108,12 @@ SECOND = [
     "training/test_engine.py::test_profile",
     "training/test_engine.py::test_tensorboard_events",
     # runs, beside a tiny one of each method and each base
+    "bases/test_mixmatch.py::test_with_a_method_inside_it_is_not_mixmatch_alone",
+    "commands/test_data.py::test_digits_need_no_root",
+    "data/test_digits.py::test_made_at_a_root_of_ones_own_and_never_over_something_else",
+    "training/test_train.py::test_a_finished_run_of_other_settings_is_not_taken_for_this_one",
+    "training/test_train.py::test_linear_ramp_starts_at_nothing",
+    "training/test_watch.py::test_a_resumed_run_has_each_line_once",
     "training/test_train.py::test_a_runs_own_config_repeats_it_to_the_bit",
     "training/test_train.py::test_resume_goes_on_to_the_same_end",
     "training/test_train.py::test_several_seeds",
