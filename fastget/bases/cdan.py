@@ -20,7 +20,7 @@ from fastget.bases.base import Losses, Need, Step, widened
 from fastget.bases.plain import Plain
 from fastget.bases.settings import CDANSettings
 from fastget.common.ranks import global_sum
-from fastget.common.reversal import reversed_gradient
+from fastget.common.reversal import discriminator, reversed_gradient
 from fastget.methods.minent import entropies
 
 
@@ -58,13 +58,7 @@ class CDAN(Plain):
         super().__init__(*args, **kwargs)
         classifier = self.network.classifier
         self.map = JointMap(classifier.in_features, classifier.out_features, self.config.random_dim)
-        self.discriminator = nn.Sequential(
-            nn.Linear(self.map.width, self.config.hidden), nn.ReLU(), nn.Linear(self.config.hidden, 1)
-        )
-        for layer in self.discriminator:
-            if isinstance(layer, nn.Linear):
-                nn.init.xavier_normal_(layer.weight)
-                nn.init.zeros_(layer.bias)
+        self.discriminator = discriminator(self.map.width, self.config.hidden)
 
     def forward(self, step: Step) -> Losses:
         source, target = self.domains(step)

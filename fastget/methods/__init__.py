@@ -41,6 +41,10 @@ _ENTRIES: dict[str, RegisteredMethod] = {
     "pl": RegisteredMethod(settings.PLSettings, "fastget.methods.pl:PL"),
     "atdoc-nc": RegisteredMethod(settings.AtdocNCSettings, "fastget.methods.atdoc_nc:AtdocNC"),
     "atdoc-na": RegisteredMethod(settings.AtdocNASettings, "fastget.methods.atdoc_na:AtdocNA"),
+    "dann": RegisteredMethod(settings.DANNSettings, "fastget.methods.dann:DANN"),
+    "safn": RegisteredMethod(settings.SAFNSettings, "fastget.methods.safn:SAFN"),
+    "daln": RegisteredMethod(settings.DALNSettings, "fastget.methods.daln:DALN"),
+    "scda": RegisteredMethod(settings.SCDASettings, "fastget.methods.scda:SCDA"),
     "alpha-power": RegisteredMethod(settings.AlphaPowerSettings, "fastget.methods.alpha_power:AlphaPower"),
     "mme": RegisteredMethod(settings.MMESettings, "fastget.methods.mme:MME"),
 }

@@ -6,12 +6,16 @@ Shapes: B source and B' target images, C classes.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from fastget.common.reversal import reversed_gradient
+from fastget.methods import settings
+from fastget.methods.base import Method, Need, Seen, Term
 from fastget.methods.bnm import bnm
-from fastget.reference import Number
+from fastget.reference import Number, wide
 
 
 def daln(
@@ -38,3 +42,24 @@ def warm_reversal(
     if isinstance(progress, Tensor):
         return torch.tanh(rate * progress / 2)  # the same, and exact near 0
     return math.tanh(rate * progress / 2)
+
+
+def reversed_logits(seen: Seen, rate: float) -> tuple[Tensor, Tensor]:
+    """(B, C) of the source and (B', C) of the target, the classifier applied to features behind a reversal: it takes
+    the gradient as it is, what lies below takes it times -c(t)."""
+    assert seen.source is not None
+    f = torch.cat([seen.source.features, seen.features]).to(seen.classifier.weight.dtype)
+    z = wide(seen.classifier(reversed_gradient(f, float(warm_reversal(seen.progress, rate)))))
+    rows = len(seen.source.labels)
+    return z[:rows], z[rows:]
+
+
+class DALN(Method):
+    """The formula of logits behind a reversal; nothing to remember."""
+
+    Config = settings.DALNSettings
+    config: settings.DALNSettings
+    needs: ClassVar[frozenset[Need]] = frozenset({"target", "labelled"})
+
+    def forward(self, seen: Seen) -> Term:
+        return Term(-daln(*reversed_logits(seen, self.config.rate)))

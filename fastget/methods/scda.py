@@ -6,11 +6,16 @@ Shapes: B source and B' target images, C classes.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fastget.common.ranks import gathered, global_rows
+from fastget.methods import settings
+from fastget.methods.base import Method, Need, Seen, Term
+from fastget.methods.daln import reversed_logits
 from fastget.methods.minent import entropy
 from fastget.methods.shot import shot_im
 
@@ -62,3 +67,28 @@ def _divergences(a: Tensor, b: Tensor, pairs: Tensor) -> Tensor:
     """The sum of JS(a_i, b_j) = H((a_i + b_j) / 2) - (H(a_i) + H(b_j)) / 2 where `pairs`."""
     apart = entropy((a[:, None] + b) / 2) - (entropy(a)[:, None] + entropy(b)) / 2
     return torch.where(pairs, apart, 0).sum()
+
+
+class SCDA(Method):
+    """Pairs of logits behind a reversal, whose weight grows with the steps, and the mutual information of the target's
+    own logits; nothing to remember."""
+
+    Config = settings.SCDASettings
+    config: settings.SCDASettings
+    needs: ClassVar[frozenset[Need]] = frozenset({"target", "labelled"})
+
+    @property
+    def mi(self) -> float:
+        """The weight of the mutual information, which asks for all classes alike."""
+        return self.config.mi if self.config.mi is not None else 0.0 if self.partial else 0.1
+
+    def forward(self, seen: Seen) -> Term:
+        assert seen.source is not None
+        config, (z_s, z) = self.config, reversed_logits(seen, self.config.rate)
+        pairs = scda_pairs(z_s, seen.source.labels, z, config.temperature, config.threshold)
+        loss = -config.pairs * float(seen.progress) * pairs
+        logged = {"discrepancy": pairs}
+        if self.mi:
+            mi = scda_mi(seen.logits)
+            loss, logged = loss - self.mi * mi, {**logged, "mutual_information": mi}
+        return Term(loss, logged)

@@ -163,6 +163,74 @@ class AlphaPowerSettings(Settings):
     alpha: float = opt(6.0, "power of the probabilities", gt=1)
 
 
+WIDE = {"network.bottleneck_norm": True, "network.bottleneck_relu": True}  # TLlib's bottleneck, and
+TLLIB = {"plain.joint": True, "optim.decay": 20.0, "optim.label_smoothing": 0.0}  # its training
+
+
+@dataclass(frozen=True, kw_only=True)
+class DANNSettings(Settings):
+    """Domain-adversarial training (Ganin et al., 2016) by cdan's discriminator, on features alone."""
+
+    title: ClassVar[str] = "DANN"
+    presets: ClassVar[Presets] = {"default": {}, "original": {"optim.label_smoothing": 0.0}}
+
+    hidden: int = opt(1024, "width of the discriminator's hidden layer", ge=1)
+    rate: float = opt(10.0, "how early the reversal is on: its factor is 2 / (1 + exp(-rate t)) - 1", gt=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAFNSettings(Settings):
+    """Adaptive feature norms (Xu et al., 2019): features of both domains grow longer, in steps or to a radius."""
+
+    title: ClassVar[str] = "SAFN"
+    presets: ClassVar[Presets] = {
+        "default": {
+            **WIDE,
+            "network.bottleneck_dim": 1000,
+            "network.bottleneck_dropout": 0.5,
+            "optim.label_smoothing": 0.0,
+        },
+        "original": {
+            "optim.lr": 0.001,
+            "optim.decay": 0.0,
+            "optim.backbone_lr_scale": 1.0,
+            "optim.backbone_momentum": 0.0,
+            "optim.nesterov": False,
+            "optim.weight_decay": 5e-4,
+        },
+    }
+
+    weight: float = opt(0.05, "weight of the norms' term; 0.01 on VisDA", ge=0)
+    norm: Literal["stepwise", "hard"] = opt("stepwise", "SAFN: each feature by a step; HAFN: their mean to a radius")
+    step: float = opt(1.0, "stepwise: how much longer; 0.3 on VisDA", gt=0)
+    radius: float = opt(25.0, "hard: how long", gt=0)
+    entropy: float = opt(0.0, "weight of the target's mean entropy; 0.1 in SAFN+ENT", ge=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DALNSettings(Settings):
+    """The classifier as the domains' critic (Chen et al., 2022), by nuclear norms of its predictions."""
+
+    title: ClassVar[str] = "DALN"
+    presets: ClassVar[Presets] = {"default": WIDE, "original": TLLIB}
+
+    rate: float = opt(20.0, "how early the reversal is on: its factor is 2 / (1 + exp(-rate t)) - 1", gt=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SCDASettings(Settings):
+    """Semantic concentration (Li et al., 2021): predictions of one class, pulled apart and together."""
+
+    title: ClassVar[str] = "SCDA"
+    presets: ClassVar[Presets] = {"default": WIDE, "original": TLLIB}
+
+    pairs: float = opt(1.0, "weight of the pairs' discrepancy at the end; it grows linearly from 0", ge=0)
+    mi: float | None = opt(None, "weight of the target's mutual information; default: 0.1, and 0 in pda", ge=0)
+    temperature: float = opt(10.0, "of the pairs' softmax", gt=0)
+    threshold: float = opt(0.8, "how sure a target image must be to be of a pair", ge=0, le=1)
+    rate: float = opt(20.0, "how early the reversal is on: its factor is 2 / (1 + exp(-rate t)) - 1", gt=0)
+
+
 SECOND_LOOK = "fill the memory from a second, eval-mode pass as the authors do; off: from the step's own features"
 
 

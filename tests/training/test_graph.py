@@ -75,7 +75,7 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
 
 
 def test_capturable_methods_are_these() -> None:
-    assert set(CAPTURABLE) == {"get", "source-only", "minent", "mcc", "pl", "alpha-power"}
+    assert set(CAPTURABLE) == {"get", "source-only", "minent", "mcc", "pl", "safn", "alpha-power"}
     assert [name for name in bases.names() if bases.base_of(name).capturable] == ["plain"]
 
 

@@ -66,7 +66,7 @@ def test_what_does_not_go_together_is_told_at_once(method: str, base: str, setti
 
 def test_what_the_paper_prints_is_offered() -> None:
     regularisers = {"source-only", "minent", "bnm", "mcc", "pl", "atdoc-nc", "atdoc-na", "get"}
-    beyond = {"alpha-power"}
+    beyond = {"dann", "safn", "daln", "scda", "alpha-power"}
     offered = {base: {m for m, b, setting in OFFERED if b == base and setting == "uda"} for base in bases.names()}
     assert offered["plain"] == regularisers | beyond
     assert offered["cdan"] == regularisers | beyond
