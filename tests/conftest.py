@@ -107,6 +107,7 @@ SECOND = [
     "training/test_engine.py::test_optimizer_implementations_give_the_same_trajectory",
     "training/test_engine.py::test_profile",
     "training/test_engine.py::test_tensorboard_events",
+    "report/test_plots.py::test_every_figure_of_a_digits_run",
     # runs, beside a tiny one of each method and each base
     "bases/test_mixmatch.py::test_with_a_method_inside_it_is_not_mixmatch_alone",
     "commands/test_data.py::test_digits_need_no_root",
