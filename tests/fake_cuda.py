@@ -37,15 +37,17 @@ class Waits(TorchDispatchMode):
     """Names what would make the host wait for a GPU: numbers read from it, rows counted, copies that are not on their
     way alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, sent: bool = True) -> None:
+        """`sent`: tensors made of numbers on the host count too, which a step has none of; an evaluation has indices."""
         super().__init__()
         self.seen: list[str] = []
+        self._words = (*READS, SENT) if sent else READS
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given, name = kwargs or {}, str(func)
-        if any(word in name for word in (*READS, SENT)):
+        if any(word in name for word in self._words):
             self.seen.append(name)
         if "_to_copy" in name and _crosses(args[0], given.get("device")) and not given.get("non_blocking"):
             self.seen.append(name)

@@ -65,7 +65,7 @@ def test_the_runs_type_reaches_every_convolution(
     for module in convolutions:
         module.register_forward_hook(note)
     sample, loader = Sample(12, 5, Ranks()), cast(Loader, Given(3))
-    with FakeTensorMode(allow_non_fake_inputs=True), Waits() as waits:
+    with FakeTensorMode(allow_non_fake_inputs=True), Waits(sent=False) as waits:
         to_fake_cuda(network)
         share = infer(network, loader, keep_features=True, look=sample.add, dtype=dtype)
         means = class_means(network, loader, dtype=dtype)

@@ -171,7 +171,7 @@ def operators() -> list[tuple[str, Any, tuple[Any, ...]]]:
         ("renew_prior", _renew_prior, (*made, x.pi, trust, numbers)),
         ("posterior", _posterior_op, (f, g, log_pi, 0.2)),
         ("agreeing_votes", _votes_op, (x.features, x.mu, x.mu_g)),
-        ("rebalance", _rebalance_op, (P, None, *powers)),
+        ("rebalance", _rebalance_op, (P, *powers, None)),
         ("scatter_update", _scatter_op, (g, x.pi, f, x.labels, x.pi, 0.3, 0.1, 1e-8)),
     ]
 

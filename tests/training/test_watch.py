@@ -80,4 +80,6 @@ def test_no_label_of_the_target_is_shown_to_a_method(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(GetMethod, "pseudo_labels", spy)
     train(tiny("run", train__watch=50), quiet=True)
     assert [len(given.features) for given in seen] == [50, 50]
-    assert set(vars(seen[0])) == {"features", "logits", "index", "classifier", "progress"}
+    assert set(vars(seen[0])) == {"features", "logits", "index", "classifier", "progress", "source", "shots"}
+    assert seen[0].source is None
+    assert seen[0].shots is None
