@@ -38,7 +38,7 @@ class Waits(TorchDispatchMode):
     way alone."""
 
     def __init__(self, sent: bool = True) -> None:
-        """`sent`: tensors made of numbers on the host count too, which a step has none of; an evaluation has indices."""
+        """`sent`: tensors made of numbers on the host count too: a step has none of them, an evaluation has indices."""
         super().__init__()
         self.seen: list[str] = []
         self._words = (*READS, SENT) if sent else READS
