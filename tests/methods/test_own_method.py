@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ import torch
 from fastget import bases, methods
 from fastget.commands.main import main
 from fastget.config import make_config
-from fastget.methods.base import Method, Seen, Settings, Task, Term, opt
+from fastget.methods.base import Method, Need, Seen, Settings, Task, Term, opt
 from fastget.runs.checkpoint import load_checkpoint
 from fastget.runs.summary import read_summary
 from fastget.training.engine import Engine
@@ -255,7 +255,7 @@ def test_every_method_declares_what_it_is(name: str) -> None:
     cls = methods.method_of(name)
     assert cls.Config is methods.settings_of(name)
     assert issubclass(cls.Config, Settings)
-    assert cls.needs <= {"target", "warm-up", "own step"}
+    assert cls.needs <= set(get_args(Need))
     assert ("own step" in cls.needs) == ("own step" in cls.Config.gives)
     assert (cls.labels is not Method.labels) == ("labels" in cls.Config.gives)
     assert "default" in cls.Config.presets

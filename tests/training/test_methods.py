@@ -68,8 +68,8 @@ def test_what_the_paper_prints_is_offered() -> None:
     regularisers = {"source-only", "minent", "bnm", "mcc", "pl", "atdoc-nc", "atdoc-na", "get"}
     beyond = {"dann", "safn", "daln", "scda", "alpha-power"}
     offered = {base: {m for m, b, setting in OFFERED if b == base and setting == "uda"} for base in bases.names()}
-    assert offered["plain"] == regularisers | beyond
-    assert offered["cdan"] == regularisers | beyond
+    assert offered["plain"] >= regularisers | beyond
+    assert offered["cdan"] >= regularisers | beyond
     assert offered["mixmatch"] == {"source-only", "pl", "atdoc-nc", "atdoc-na", "get"}
     assert {(base, setting) for m, base, setting in OFFERED if m == "mme"} == {
         ("plain", "ssda"), ("plain", "one shot"), ("plain", "imbalanced ssda")
