@@ -20,7 +20,7 @@ from fastget.common.fields import opt
 from fastget.methods.settings import Settings
 
 # all that a method's file needs
-__all__ = ["Agreement", "Extra", "Labelled", "Method", "Need", "Seen", "Settings", "Task", "Term", "Whole", "opt"]
+__all__ = ["Agreement", "Extra", "Labelled", "Method", "Need", "Seen", "Settings", "Steps", "Task", "Term", "Whole", "opt"]
 
 Need = Literal[
     "target",  # batches of target images; without it the method never sees one
@@ -31,7 +31,7 @@ Need = Literal[
 Extra = Literal[
     "whole target",  # `start` asks for all of it
     "whole source",  # and for the source's means
-    "each epoch",  # `start_epoch` asks for the whole target
+    "each epoch",  # every call of `start_epoch` asks for the whole target
     "second look",  # after_step calls `again`
 ]
 
@@ -79,6 +79,19 @@ class Term(NamedTuple):
     loss: Tensor  # (), multiplied by w(t) outside
     logged: dict[str, Tensor] = {}  # noqa: RUF012  # a default, never changed; its parts, by names such as loss_g
     kept: Any = None  # handed to after_step
+
+
+class Steps(Protocol):
+    """A run's length, in steps."""
+
+    @property
+    def epoch_steps(self) -> int: ...
+
+    @property
+    def max_steps(self) -> int: ...
+
+    @property
+    def warmup_steps(self) -> int: ...
 
 
 class Whole(Protocol):
@@ -132,6 +145,11 @@ class Method(nn.Module):
         """A line about the memory that it is going to take, printed before a run builds it; empty: not worth one."""
         return ""
 
+    def period(self, plan: Steps) -> int | None:
+        """Steps from one call of `start_epoch` to the next, counted from the method's first one; None: it is called at
+        every epoch's first, counted from the run's."""
+        return None
+
     def forward(self, seen: Seen) -> Term:
         """The target's term. What is not to carry a gradient is detached in it."""
         raise NotImplementedError  # the one part of a method that is not optional: register() looks for it
@@ -148,7 +166,7 @@ class Method(nn.Module):
         """Once, after the warm-up, before the first batch of the target."""
 
     def start_epoch(self, whole: Whole) -> None:
-        """At the first step of every epoch, and at the first step of all, after `start`."""
+        """At the first step of every epoch, or every `period` steps, and at the first step of all, after `start`."""
 
     def after_step(self, seen: Seen, term: Term, skip: Tensor | None, again: Callable[[], Seen]) -> None:
         """After the optimizer's step: memories. `seen` is detached. Where `skip`, on the device, is not 0, the step was

@@ -26,7 +26,7 @@ from fastget.training.build import Loaders, backbone_of, build_model, distribute
 from fastget.training.cost import Meter
 from fastget.training.graph import Parts, graph_of
 from fastget.training.optim import fill_momentum
-from fastget.training.schedule import make_plan, set_lr, weight
+from fastget.training.schedule import make_plan, renews, set_lr, weight
 
 
 class Engine:
@@ -136,8 +136,9 @@ class Engine:
             return losses, self._optimizer_step()
 
     def _start_method(self, starting: Watch) -> None:
-        """Before its first batch of the target, and at every epoch's first, the method may look at all of it."""
-        if self.started and self.steps_done % self.plan.epoch_steps:
+        """Before its first batch of the target, and at every epoch's or period's first, the method may look at all of
+        it."""
+        if self.started and not renews(self.method, self.plan, self.steps_done):
             return
         with starting() as between, self.timer.phase("evaluation"):
             loaders = self.loaders

@@ -119,7 +119,7 @@ class Loop:
 
     def _to_come(self, evaluated: int) -> tuple[int, int]:
         """Steps that are left, and images to look at, where the evaluations up to a step are done."""
-        start = 0 if self.engine.started else self.passes.start
+        start = self.passes.looks_after(self.engine.steps_done)
         return self.engine.plan.max_steps - self.engine.steps_done, self.passes.evaluation_after(evaluated) + start
 
     # --- stopping early -----------------------------------------------------------------------

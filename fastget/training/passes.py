@@ -20,7 +20,7 @@ from fastget.networks.flops import count_network
 from fastget.networks.preprocessing import filled
 from fastget.training.build import shots_of
 from fastget.training.cost import LEARNED, LOOKED_AT
-from fastget.training.schedule import Plan, make_plan
+from fastget.training.schedule import Plan, make_plan, renews
 
 if TYPE_CHECKING:
     from fastget.training.engine import Engine
@@ -46,10 +46,19 @@ class Passes:
     warm: StepKind  # a step before the method starts, as all are of a method without the target
     adapting: StepKind  # and one after it
     warm_steps: int
-    start: int  # images the method looks at when it starts, after the warm-up, and at later epochs
+    looks: tuple[tuple[int, int], ...]  # the method's own at the target, and the source: at which step how many images
     interim: int  # images of an evaluation before the last one
     target: int  # and of the last one
     validation: int  # SSDA's list, in every evaluation
+
+    @property
+    def start(self) -> int:
+        """Images the method looks at when it starts, after the warm-up, and at later epochs or periods."""
+        return self.looks_after(0)
+
+    def looks_after(self, step: int) -> int:
+        """Of them, those that are looked at once so many steps are done."""
+        return sum(images for at, images in self.looks if at >= step)
 
     @property
     def adapting_steps(self) -> int:
@@ -133,12 +142,12 @@ def passes_of(config: Config, method: Method, plan: Plan, sizes: Mapping[str, in
     warm_steps = plan.warmup_steps if adapts else plan.max_steps
     start = target if adapts and (warm_steps or extra & {"whole target", "each epoch"}) else 0
     start += sizes["source"] if adapts and "whole source" in extra else 0
-    if adapts and "each epoch" in extra:
-        start += target * ((plan.max_steps - 1) // plan.epoch_steps - warm_steps // plan.epoch_steps)
+    each = range(warm_steps + 1, plan.max_steps) if adapts and "each epoch" in extra else ()
+    looks = ((warm_steps, start), *((step, target) for step in each if renews(method, plan, step)))
     shots = bool(sizes.get("labelled_target"))
     return Passes(
         plan=plan, warm=kind_of(config, method, shots, False), adapting=kind_of(config, method, shots),
-        warm_steps=warm_steps, start=start, interim=config.train.interim_images(target), target=target,
+        warm_steps=warm_steps, looks=looks, interim=config.train.interim_images(target), target=target,
         validation=sizes.get("validation", 0),
     )  # fmt: skip
 

@@ -47,6 +47,12 @@ def make_plan(train: TrainConfig, method: type[Method], epoch_steps: int) -> Pla
     return plan
 
 
+def renews(method: Method, plan: Plan, step: int) -> bool:
+    """Whether `start_epoch` is called at this step, one after the method's first."""
+    period = method.period(plan)
+    return (step % plan.epoch_steps if period is None else (step - plan.warmup_steps) % period) == 0
+
+
 def weight(method: MethodConfig, progress: float) -> float:
     """w(t)."""
     return method.weight * (progress if method.ramp == "linear" else 1)

@@ -85,6 +85,33 @@ def test_a_method_that_looks_at_the_target_each_epoch(monkeypatch: pytest.Monkey
     assert passes_on(config, sizes_of(config, None, None)).start == 3 * 55_388  # in the first, and in two more
 
 
+@pytest.mark.parametrize(
+    ("period", "looks"),
+    [(None, [4, 6, 9]), (3, [4, 7, 10]), (5, [4, 9])],  # of the run's epochs of 3 steps; from the first adapting step
+)
+def test_a_methods_own_period(
+    period: int | None, looks: list[int], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call's pass over the target is made where the plan has it, and counted in it."""
+    looked: list[int] = []
+    method = method_of("minent")
+    monkeypatch.setattr(method, "extra", frozenset({"each epoch"}))
+    monkeypatch.setattr(method, "period", lambda self, plan: period)
+    engine = Engine(on_features(root, tmp_path / "run", method__name="minent", train__max_steps=11,
+                                train__warmup_steps=4), 0, load_domains(on_features(root, tmp_path).data),
+                    torch.device("cpu"))  # fmt: skip
+    assert engine.plan.epoch_steps == 3
+    monkeypatch.setattr(method, "start_epoch", lambda self, whole: looked.extend([engine.steps_done] * len(whole.index)))
+    batches = engine.steps()
+    for step in batches:
+        engine.train_step(step)
+    plan, images = planned(engine), len(engine.target)
+    assert looked == [step for step in looks for _ in range(images)]
+    assert plan.looks == tuple((step, images) for step in looks)
+    assert plan.start == len(looked)
+    assert [plan.looks_after(step) for step in (0, 5, 11)] == [len(looked), len(looked) - images, 0]
+
+
 def test_evaluation_is_a_tenth_of_a_run_on_visda(capsys: pytest.CaptureFixture[str]) -> None:
     now, before = visda(make_config().train.eval_images), visda(0)
     assert (now.interim, before.interim, now.plan.max_steps, now.evaluations_after(0)) == (4096, 55_388, 4233, 11)
