@@ -147,8 +147,10 @@ class NetworkConfig:
         ge=0,
         le=0.9,
     )
-    head: Literal["linear", "cosine"] = opt(
-        "linear", "classifier: linear, or cosine (unit features, no bias), which mme needs"
+    head: Literal["linear", "cosine", "weight-norm"] = opt(
+        "linear",
+        "classifier: linear; cosine (unit features, no bias), which mme needs; weight-norm (linear, the length and the "
+        "direction of each class's weights learned apart), which shot has",
     )
     head_temperature: float = opt(0.05, "cosine head: its logits are divided by this", gt=0)
 

@@ -73,6 +73,7 @@ class Network(nn.Module):
         cosine: float | None = None,  # the temperature of a cosine head; None: a linear one
         relu: bool = False,
         dropout: float = 0.0,
+        weight_norm: bool = False,  # of a linear head
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -87,7 +88,10 @@ class Network(nn.Module):
         self.classifier = (
             nn.Linear(feature_dim, num_classes) if cosine is None else CosineHead(feature_dim, num_classes, cosine)
         )
-        nn.init.xavier_normal_(self.classifier.weight)
+        if weight_norm:  # W_c = g_c v_c / |v_c|: `classifier.weight` is W, g and v keep the layer's own start
+            nn.utils.parametrizations.weight_norm(self.classifier)
+        else:
+            nn.init.xavier_normal_(self.classifier.weight)
         if cosine is None:
             nn.init.zeros_(self.classifier.bias)
 
@@ -162,4 +166,5 @@ def _network(config: NetworkConfig, backbone: nn.Module, dim: int, num_classes: 
         cosine,
         config.bottleneck_relu,
         config.bottleneck_dropout,
+        config.head == "weight-norm",
     )

@@ -256,7 +256,7 @@ def _load_weights(network: Network, weights: dict[str, Any], num_classes: int, f
     """The `network.` entries of a run's weights; the method's own are left out."""
     given = {k.removeprefix("network."): v for k, v in weights.items() if str(k).startswith("network.")}
     given = {k: v for k, v in given.items() if isinstance(v, Tensor)}
-    head = given.get("classifier.weight")
+    head = next((value for name, value in given.items() if name.startswith("classifier.") and value.ndim), None)
     if head is not None and len(head) != num_classes:
         raise BadCheckpoint(f"{file} names {num_classes} classes, and its classifier has {len(head)}: it is damaged")
     if why := misfit(network, given):

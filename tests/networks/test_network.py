@@ -19,6 +19,25 @@ def config(**options: Any) -> NetworkConfig:
     return NetworkConfig(**{"name": "resnet18", "weights": "none", "bottleneck_dim": 32, **options})
 
 
+def test_the_weight_norm_heads_weight_is_the_effective_one() -> None:
+    network = build_network(NetworkConfig(name="small", weights="none", head="weight-norm"), 7, 32)
+    classifier = network.classifier
+    assert isinstance(classifier, nn.Linear)
+    g, v = (classifier.get_parameter(f"parametrizations.weight.original{i}") for i in (0, 1))
+    assert (g.shape, v.shape) == ((7, 1), (7, 256))
+    torch.testing.assert_close(g, v.norm(dim=1, keepdim=True))  # the layer's own start
+    assert not classifier.bias.any()
+    with torch.no_grad():
+        g.mul_(3)
+        v.mul_(2)
+    f = torch.randn(4, 256, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(classifier.weight, g * v / v.norm(dim=1, keepdim=True))
+    torch.testing.assert_close(classifier(f), f @ (g * v / v.norm(dim=1, keepdim=True)).T)
+    again = build_network(NetworkConfig(name="small", weights="none", head="weight-norm"), 7, 32)
+    again.load_state_dict(network.state_dict())
+    assert torch.equal(again.classifier.weight, classifier.weight)
+
+
 @pytest.mark.parametrize(
     ("name", "width"),
     [
