@@ -36,11 +36,11 @@ class Call(NamedTuple):
 class Step(NamedTuple):
     """What a step trains on, and where in the run it stands."""
 
-    source: Batch | None  # B images; None: the step of the method's term alone
+    source: Batch | None  # B images; None: the step of the method's term alone, or one of a source-free method
     target: Batch | None = None  # B images without their labels; None: none, as in the warm-up
     shots: Batch | None = None  # K target images with labels, for SSDA
     weight: float | Tensor = 1.0  # w(t); a scalar on the device where the step is captured, and so is
-    progress: float | Tensor = 0.0  # steps done / all steps
+    progress: float | Tensor = 0.0  # steps done / all steps of the run, or of a source-free method's phase
     adapting: bool = True  # whether the method has started; what the base model does on its own goes on without it
     seed: int = 0  # of the run, and
     number: int = 0  # the step's: what is drawn in a step is drawn from these two

@@ -23,7 +23,7 @@ class BaseSettings(Section):
 class PlainSettings(BaseSettings):
     """Cross-entropy of the source, and the method's term."""
 
-    uses: ClassVar[frozenset[Part]] = frozenset({"term", "own step"})
+    uses: ClassVar[frozenset[Part]] = frozenset({"term", "own step", "source-free"})
 
     joint: bool = opt(False, "source and target in one call of the network: batch-norm statistics of both together")
 

@@ -26,10 +26,10 @@ def why_not(method: str, base: str, setting: str, head: str) -> str | None:
             f"{method} gives {gives}: choose method.base={' or '.join(fitting)}"
         )
     if setting not in of_method.runs_in:
-        needed = " or ".join(of_method.runs_in)
+        needed, why = " or ".join(of_method.runs_in), of_method.elsewhere.get(setting, "")
         return (
-            f"method.name={method} is made for data.setting={needed}, got {setting}: without labelled target images "
-            f"its second step has nothing to hold against. Use --setting {needed}, or another method"
+            f"method.name={method} is made for data.setting={needed}, got {setting}{why and ': '}{why}. "
+            f"Use --setting {needed}, or another method"
         )
     for part, needed in HEADS.items():
         if part in of_method.gives and head != needed:
@@ -41,4 +41,5 @@ WORDS: dict[str, str] = {
     "term": "a term of the loss",
     "labels": "labels of the target images",
     "own step": "a term with an optimizer's step of its own",
+    "source-free": "a term of steps without source images",
 }

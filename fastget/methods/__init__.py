@@ -93,8 +93,14 @@ def register(name: str, method: type[Method]) -> None:
             f"{method.__name__} has {'no ' if 'labels' in own.gives else ''}labels(seen): a method that has it, and no "
             'other, says so in its Config: gives = frozenset({"term", "labels"})'
         )
-    if ("own step" in method.needs) != ("own step" in own.gives):
-        raise ValueError(f"{method.__name__}: an own step is said twice or not at all, in `needs` and in Config.gives")
+    for part, what in (("own step", "an own step"), ("source-free", "source-free")):
+        if (part in method.needs) != (part in own.gives):
+            raise ValueError(f"{method.__name__}: {what} is said twice or not at all, in `needs` and in Config.gives")
+    if "source-free" in method.needs and "ssda" in own.runs_in:
+        raise ValueError(
+            f"{method.__name__}: a source-free step has no cross-entropy, so that ssda's labelled images would do "
+            "nothing: leave ssda out of Config.runs_in"
+        )
     _ENTRIES[name] = RegisteredMethod(own, method)
 
 

@@ -20,14 +20,29 @@ from fastget.common.fields import opt
 from fastget.methods.settings import Settings
 
 # all that a method's file needs
-__all__ = ["Agreement", "Extra", "Labelled", "Method", "Need", "Seen", "Settings", "Steps", "Task", "Term", "Whole", "opt"]
+__all__ = [
+    "Agreement",
+    "Extra",
+    "Labelled",
+    "Method",
+    "Need",
+    "Seen",
+    "Settings",
+    "Steps",
+    "Task",
+    "Term",
+    "Whole",
+    "opt",
+]
 
 Need = Literal[
     "target",  # batches of target images; without it the method never sees one
     "labelled",  # beside them the step's labelled images: Seen.source, Seen.shots
-    "warm-up",  # steps before it starts: train.warmup_steps is 30 % of all unless it is set
+    "warm-up",  # steps before it starts: train.warmup_steps is `warm_share` of all unless it is set
     "own step",  # its term has an optimizer's step of its own, after that of the labelled images
+    "source-free",  # the warm-up is a phase of its own, on the source; after it no source image is read
 ]
+Frozen = Literal["classifier"]
 Extra = Literal[
     "whole target",  # `start` asks for all of it
     "whole source",  # and for the source's means
@@ -63,7 +78,7 @@ class Seen:
     logits: Tensor  # (B, C)
     index: Tensor  # (B,) int64, each image's place in the target's list, on the device
     classifier: nn.Linear  # W (C, D), and b (C,) unless it is a cosine head
-    progress: float | Tensor  # steps done / all steps; a scalar on the device where the step is captured
+    progress: float | Tensor  # steps done / all of the run's or phase's; a scalar on the device in a captured step
     source: Labelled | None = None  # for a method that needs "labelled", in `forward` alone
     shots: Labelled | None = None  # likewise, SSDA's labelled target images
 
@@ -119,6 +134,8 @@ class Method(nn.Module):
 
     Config: ClassVar[type[Settings]]  # its section of the configuration
     needs: ClassVar[frozenset[Need]] = frozenset({"target"})
+    warm_share: ClassVar[float] = 0.3  # of the steps, for one that needs a warm-up
+    frozen: ClassVar[frozenset[Frozen]] = frozenset()  # what of the network does not move once a source-free one starts
     advice: ClassVar[str] = ""  # what to try when the loss is no number, beside a lower learning rate
 
     # Whether forward and after_step can be captured in a CUDA graph (train.graph): they read nothing back from the

@@ -19,6 +19,7 @@ Part = Literal[
     "term",  # a term of the loss
     "labels",  # hard labels of the target's images, for a base model that trains on labels
     "own step",  # a term with an optimizer's step of its own
+    "source-free",  # a term of steps without source images
 ]
 BNMNorm = Literal["atdoc", "paper", "mean"]
 LINEAR = {"method.ramp": "linear"}  # ATDOC's schedule, iteration / iterations
@@ -39,6 +40,7 @@ class Settings(Section):
     presets: ClassVar[Presets] = {"default": {}}
     gives: ClassVar[frozenset[Part]] = frozenset({"term"})  # to a base model, which takes what it can use
     runs_in: ClassVar[tuple[str, ...]] = ("uda", "pda", "ssda")  # values of data.setting
+    elsewhere: ClassVar[Mapping[str, str]] = {}  # why not in one of the others
 
     @classmethod
     def set_by(cls, method: str, *recipes: str) -> dict[str, Any]:
@@ -275,3 +277,6 @@ class MMESettings(Settings):
     }
     gives: ClassVar[frozenset[Part]] = frozenset({"own step"})
     runs_in: ClassVar[tuple[str, ...]] = ("ssda",)
+    elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("uda", "pda"), "without labelled target images its second step has nothing to hold against"
+    )

@@ -86,7 +86,9 @@ def optimizer_of(model: Base, config: Config, device: torch.device) -> torch.opt
     backbone = list(model.network.backbone.parameters())
     ids = {id(p) for p in backbone}
     heads = [p for p in model.parameters() if id(p) not in ids]
-    return build_optimizer(config.optim, backbone, heads, device, list(model.network.bottleneck.parameters()))
+    frozen = list(model.network.classifier.parameters()) if "classifier" in model.method.frozen else []
+    bottleneck = list(model.network.bottleneck.parameters())
+    return build_optimizer(config.optim, backbone, heads, device, bottleneck, frozen)
 
 
 def distributed(model: Base, device: torch.device, ranks: Ranks) -> nn.Module:

@@ -25,7 +25,7 @@ from fastget.training.assess import Assessor
 from fastget.training.build import Loaders, backbone_of, build_model, distributed, optimizer_of
 from fastget.training.cost import Meter
 from fastget.training.graph import Parts, graph_of
-from fastget.training.optim import fill_momentum
+from fastget.training.optim import fill_momentum, forget_momentum
 from fastget.training.schedule import make_plan, renews, set_lr, weight
 
 
@@ -80,14 +80,18 @@ class Engine:
         plan, loaders = self.plan, self.loaders
         adapting = plan.warmup_steps if "target" in self.method.needs else plan.max_steps
         shown = 0 if "target" in self.model.needs else adapting
-        source = loaders.source.batches(self.steps_done)
+        unread = adapting if plan.source_free else plan.max_steps  # from this step on the source is not
+        source = loaders.source.batches(self.steps_done) if self.steps_done < unread else None
         target = loaders.target.batches(max(self.steps_done, shown)) if shown < plan.max_steps else None
         shots = loaders.shots.batches(self.steps_done) if loaders.shots is not None else None
         try:
             for number in range(self.steps_done, plan.max_steps):
                 progress = plan.progress(number)
+                if source is not None and number >= unread:
+                    source.close()
+                    source = None
                 yield Step(
-                    source=next(source),
+                    source=None if source is None else next(source),
                     target=next(target) if target is not None and number >= shown else None,
                     shots=next(shots) if shots is not None else None,
                     weight=weight(self.config.method, progress),
@@ -106,7 +110,7 @@ class Engine:
         around the passes over the target that the method may make before."""
         if step.adapting:
             self._start_method(starting)
-        set_lr(self.optimizer, self.steps_done, self.plan.max_steps, self.config.optim.decay)
+        set_lr(self.optimizer, *self.plan.phase(self.steps_done), self.config.optim.decay, step.adapting)
         for parts in self.learn(step) if self.graph is None else self.graph(step):
             self._accumulate(parts)
         self.meter.count()
@@ -117,7 +121,7 @@ class Engine:
         """All that a step does on the device; what is logged of it, for each of the optimizer's steps."""
         logged = []
         for part in self.model.parts(step):
-            with self.timer.phase("own step") if part.source is None else nullcontext():
+            with self.timer.phase("own step") if part.source is not step.source else nullcontext():
                 losses, overflow = self._optimize(part)
             logged.append(losses.parts())
         if losses.seen is not None and losses.term is not None:
@@ -144,6 +148,8 @@ class Engine:
             loaders = self.loaders
             whole = WholeTarget(self.network, loaders.evaluation, loaders.whole_source, between, self.dtype)
             if not self.started:
+                if self.plan.source_free:
+                    forget_momentum(self.optimizer)
                 self.method.start(whole)
             self.method.start_epoch(whole)
             if not self.started:

@@ -18,16 +18,21 @@ def build_optimizer(
     heads: list[nn.Parameter],
     device: torch.device,
     bottleneck: Collection[nn.Parameter] = (),  # a part of the heads
+    frozen: Collection[nn.Parameter] = (),  # another part, which is not to move where a method has frozen it
 ) -> torch.optim.Optimizer:
     """SGD over two groups: the backbone at a share of the learning rate, everything else at all of it. Between them the
-    bottleneck, where it has a share of its own; otherwise checkpoints keep the two that they always had."""
-    apart = {id(p) for p in bottleneck} if config.bottleneck_lr_scale != 1 else set()
+    bottleneck, where it has a share of its own, and what a method freezes; otherwise checkpoints keep the two that they
+    always had."""
+    own_rate = list(bottleneck) if config.bottleneck_lr_scale != 1 else []
+    apart = {id(p) for p in (*own_rate, *frozen)}
     groups: list[dict[str, Any]] = [
         {"params": backbone, "base_lr": config.lr * config.backbone_lr_scale},
         {"params": [p for p in heads if id(p) not in apart], "base_lr": config.lr},  # the last: its rate is logged
     ]
-    if apart:
-        groups.insert(1, {"params": list(bottleneck), "base_lr": config.lr * config.bottleneck_lr_scale})
+    if frozen:
+        groups.insert(1, {"params": list(frozen), "base_lr": config.lr, "frozen": True})
+    if own_rate:
+        groups.insert(1, {"params": own_rate, "base_lr": config.lr * config.bottleneck_lr_scale})
     if config.backbone_momentum is not None:
         own = config.backbone_momentum
         groups[0] |= {"momentum": own, "nesterov": config.nesterov and own > 0}
@@ -53,6 +58,13 @@ def fill_momentum(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
         for parameter in group["params"] if group["momentum"] else ():
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
+def forget_momentum(optimizer: torch.optim.Optimizer) -> None:
+    """Zeros, in place: the next step is to the bit that of a new optimizer."""
+    for state in optimizer.state.values():
+        if state.get("momentum_buffer") is not None:
+            state["momentum_buffer"].zero_()
 
 
 def choose_impl(wanted: str, device: torch.device) -> str:

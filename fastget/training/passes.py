@@ -157,16 +157,17 @@ def kind_of(config: Config, method: Method, ssda: bool, started: bool = True) ->
     base, batch = base_of(config.method.base), config.train.batch_size
     shots = shots_of(batch) if ssda else 0
     adapting = started and "target" in method.needs
+    labelled = 0 if adapting and "source-free" in method.needs else batch
     target = batch - shots if adapting or "target" in base.needs else 0
     apart = "own step" in method.needs and target > 0  # the method's term alone
-    calls = base.calls(batch, 0 if apart else target, shots)
+    calls = base.calls(labelled, 0 if apart else target, shots)
     if apart:
         calls += base.calls(0, target, 0)
     if adapting and "second look" in method.extra:
         calls += base.calls_again(target)
     if not config.optim.backbone_lr_scale and config.data.name != "features":
         calls = tuple(call._replace(learned=False) for call in calls)
-    return StepKind(calls, batch + shots + target, 2 if apart else 1)
+    return StepKind(calls, labelled + shots + target, 2 if apart else 1)
 
 
 def planned(engine: Engine) -> Passes:

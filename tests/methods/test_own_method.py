@@ -256,7 +256,8 @@ def test_every_method_declares_what_it_is(name: str) -> None:
     assert cls.Config is methods.settings_of(name)
     assert issubclass(cls.Config, Settings)
     assert cls.needs <= set(get_args(Need))
-    assert ("own step" in cls.needs) == ("own step" in cls.Config.gives)
+    for part in ("own step", "source-free"):
+        assert (part in cls.needs) == (part in cls.Config.gives)
     assert (cls.labels is not Method.labels) == ("labels" in cls.Config.gives)
     assert "default" in cls.Config.presets
     for recipe in cls.Config.presets:

@@ -101,7 +101,9 @@ def test_a_methods_own_period(
                                 train__warmup_steps=4), 0, load_domains(on_features(root, tmp_path).data),
                     torch.device("cpu"))  # fmt: skip
     assert engine.plan.epoch_steps == 3
-    monkeypatch.setattr(method, "start_epoch", lambda self, whole: looked.extend([engine.steps_done] * len(whole.index)))
+    monkeypatch.setattr(
+        method, "start_epoch", lambda self, whole: looked.extend([engine.steps_done] * len(whole.index))
+    )
     batches = engine.steps()
     for step in batches:
         engine.train_step(step)
