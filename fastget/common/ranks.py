@@ -165,7 +165,10 @@ def this_rank() -> int:
 
 def global_sum(value: Tensor) -> Tensor:
     """The sum over ranks, on each of them; the value itself where there is one. What is made of it is the same on all
-    ranks and carries the gradient of the global batch, as DistributedDataParallel averages it."""
+    ranks and carries the gradient of the global batch, as DistributedDataParallel averages it.
+
+    `value` must not be made of another global sum with a gradient: the other ranks' part of it would be missing.
+    """
     if world_size() == 1:
         return value
     total: Tensor = _GlobalSum.apply(value)

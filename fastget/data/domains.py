@@ -128,6 +128,8 @@ def find_domains(data: DataConfig, store: Store | None = None) -> tuple[ImageLis
         if domain is None:
             kinds = {"lists": "a list file", "features": "a domain that `fastget features show` names"}
             kind = kinds.get(data.name, "a domain folder under --root")
+            if data.name in DATA_SETS:
+                kind = f"one of {', '.join(DATA_SETS[data.name].domains)}"
             raise ValueError(f"data.{role} is missing: give {kind} by --{role}")
     names = [str(source), str(target)]
     first, second = _stored(store, names, led=True) if store else read_domains(data.name, data.root, names, led=True)

@@ -65,8 +65,8 @@ def of_coverage(
         words += f" ({before:.1f} at the end of the warm-up)"
     if narrow:
         words += (
-            ". If the target is known to lack classes, say so: data.setting=pda, or get.partial=yes for a target "
-            "without labels. If not, they have collapsed"
+            ". If the target is known to lack classes, say so: data.setting=pda, or for a target without "
+            "labels get.partial=yes (of the method get). If not, they have collapsed"
         )
     else:
         words += ", drawn together by adaptation"

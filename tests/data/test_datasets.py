@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fastget.config import PRESETS, DataConfig, make_config
+from fastget.config import PRESETS, DataConfig, fields_of, make_config
 from fastget.data.datasets import DATA_SETS
 from fastget.data.domains import find_domains, load_domains
 from fastget.data.protocols import Domains
@@ -51,6 +51,7 @@ def test_what_is_known_is_consistent() -> None:
         assert list(known.classes) == sorted(known.classes, key=str.lower)
         assert known.tree
         assert known.publisher
+        assert name in fields_of(DataConfig)["name"].metadata["help"]
         assert name in PRESETS
         assert PRESETS[name]["data.source"] in known.domains
         assert PRESETS[name]["data.target"] in known.domains
@@ -230,5 +231,9 @@ def test_names_and_fields_that_are_missing(tmp_path: Path) -> None:
         find_domains(DataConfig(name="office_home"))
     with pytest.raises(ValueError, match=r"data\.root is missing"):
         find_domains(make_config({"data.name": "pacs"}).data)
+    with pytest.raises(
+        ValueError, match=r"source is missing: give one of art_painting, cartoon, photo, sketch by"
+    ):
+        find_domains(DataConfig(name="pacs", root=str(tmp_path)))
     with pytest.raises(ValueError, match=r"data\.source is missing: give a list file"):
         find_domains(DataConfig(name="lists"))

@@ -1,4 +1,4 @@
-"""The walk in CONTRIBUTING.md: every name of it is there, and no room is entered twice."""
+"""The walk in CONTRIBUTING.md, and where to find what: every name is there, and no room is entered twice."""
 
 import re
 from importlib import import_module
@@ -8,7 +8,8 @@ import pytest
 
 from tests.rooms import ALLOWED, PICTURE
 
-WALK = PICTURE.read_text(encoding="utf-8").partition("## The walk\n")[2].partition("\n## ")[0]
+TEXT = PICTURE.read_text(encoding="utf-8")
+WALK, WHERE = (TEXT.partition(f"## {head}\n")[2].partition("\n## ")[0] for head in ("The walk", "Where to find it"))
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in WALK.splitlines() if line.startswith("|")][2:]
 NAME = re.compile(rf"`((?:{'|'.join(ALLOWED)})\.[\w.]+)`")
 
@@ -27,7 +28,7 @@ def found(name: str) -> Any:
     raise AssertionError(f"no module of {name}")
 
 
-@pytest.mark.parametrize("name", sorted(set(NAME.findall(WALK))))
+@pytest.mark.parametrize("name", sorted({*NAME.findall(WALK), *NAME.findall(WHERE)}))
 def test_every_name_is_there(name: str) -> None:
     assert found(name) is not None
 
