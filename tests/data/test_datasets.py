@@ -231,9 +231,7 @@ def test_names_and_fields_that_are_missing(tmp_path: Path) -> None:
         find_domains(DataConfig(name="office_home"))
     with pytest.raises(ValueError, match=r"data\.root is missing"):
         find_domains(make_config({"data.name": "pacs"}).data)
-    with pytest.raises(
-        ValueError, match=r"source is missing: give one of art_painting, cartoon, photo, sketch by"
-    ):
+    with pytest.raises(ValueError, match=r"source is missing: give one of art_painting, cartoon, photo, sketch by"):
         find_domains(DataConfig(name="pacs", root=str(tmp_path)))
     with pytest.raises(ValueError, match=r"data\.source is missing: give a list file"):
         find_domains(DataConfig(name="lists"))
