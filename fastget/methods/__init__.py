@@ -46,6 +46,7 @@ _ENTRIES: dict[str, RegisteredMethod] = {
     "daln": RegisteredMethod(settings.DALNSettings, "fastget.methods.daln:DALN"),
     "scda": RegisteredMethod(settings.SCDASettings, "fastget.methods.scda:SCDA"),
     "alpha-power": RegisteredMethod(settings.AlphaPowerSettings, "fastget.methods.alpha_power:AlphaPower"),
+    "shot": RegisteredMethod(settings.SHOTSettings, "fastget.methods.shot:SHOT"),
     "mme": RegisteredMethod(settings.MMESettings, "fastget.methods.mme:MME"),
 }
 DEFAULT = "get"

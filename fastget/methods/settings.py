@@ -233,6 +233,35 @@ class SCDASettings(Settings):
     rate: float = opt(20.0, "how early the reversal is on: its factor is 2 / (1 + exp(-rate t)) - 1", gt=0)
 
 
+SHOTS_NETWORK = {"network.bottleneck_norm": True, "network.head": "weight-norm"}
+UNREAD = "its steps after the warm-up read no labelled image"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SHOTSettings(Settings):
+    """Source-free adaptation by information and labels of centroids (Liang et al., 2020); SHOT-IM has no labels."""
+
+    title: ClassVar[str] = "SHOT"
+    presets: ClassVar[Presets] = {
+        "default": SHOTS_NETWORK,
+        "original": {"train.batch_size": 64},
+        "visda": {"late": 1, "optim.lr": 0.001, "train.batch_size": 64},
+    }
+    gives: ClassVar[frozenset[Part]] = frozenset({"source-free"})
+    runs_in: ClassVar[tuple[str, ...]] = ("uda", "pda")
+    elsewhere: ClassVar[Mapping[str, str]] = {"ssda": UNREAD}
+
+    labels: float = opt(0.3, "weight of the labels' cross-entropy; 0: SHOT-IM; the authors' is 0.1 on digits", ge=0)
+    balance: Literal["auto", "on", "off"] = opt("auto", "the term that asks for all classes alike; auto: off in pda")
+    threshold: float | None = opt(
+        None, "a class has a centroid if it is predicted for more than so many images; default: 0, in pda by the share",
+        ge=0,
+    )  # fmt: skip
+    threshold_share: float = opt(0.4, "in pda: this share of the images that each of all classes would have", ge=0)
+    intervals: int = opt(15, "how often the labels are made, by a pass over the target", ge=1)
+    late: int = opt(0, "in how many intervals, the first ones, the labels have no weight yet", ge=0)
+
+
 SECOND_LOOK = "fill the memory from a second, eval-mode pass as the authors do; off: from the step's own features"
 
 

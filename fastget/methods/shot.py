@@ -5,16 +5,22 @@ Shapes: B images of a target batch, N of the whole target, C classes, D feature 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fastget.common.ranks import global_mean, global_sum
+from fastget.methods import settings
+from fastget.methods.base import Extra, Frozen, Method, Need, Seen, Steps, Task, Term, Whole
 from fastget.methods.minent import entropies, entropy
+from fastget.methods.pl import weighted_cross_entropy
 from fastget.reference import first_argmax, one_hot, wide
 
 ROUNDS = 2  # of centroids: the first of the predictions, the second of the first's labels
 FLOOR = 1e-8  # under a centroid's sum of weights
+NO_LABEL = -1
 
 
 def shot_im(
@@ -60,3 +66,74 @@ def _nearest_kept(u: Tensor, weights: Tensor, labels: Tensor, threshold: float) 
     centroids = global_sum(weights.T @ u) / (FLOOR + global_sum(weights.sum(0)))[:, None]
     scores = u @ F.normalize(centroids, dim=1).T
     return first_argmax(scores.masked_fill(~kept, -torch.inf))
+
+
+class SHOT(Method):
+    """The target phase. Labels of all images are made anew in each interval; one that could not be read then has none,
+    and no part in the cross-entropy."""
+
+    Config = settings.SHOTSettings
+    config: settings.SHOTSettings
+    needs: ClassVar[frozenset[Need]] = frozenset({"target", "warm-up", "source-free"})
+    warm_share: ClassVar[float] = 0.5
+    frozen: ClassVar[frozenset[Frozen]] = frozenset({"classifier"})
+    assigned: Tensor  # (N,) int64 labels of all images, on every rank
+    interval: Tensor  # () int64, how often they were made
+
+    def __init__(self, config: settings.SHOTSettings, task: Task) -> None:
+        super().__init__(config, task)
+        self.register_buffer("assigned", torch.full((task.target_images,), NO_LABEL))
+        self.register_buffer("interval", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def extra(self) -> frozenset[Extra]:
+        return frozenset({"each epoch"} if self.config.labels else ())
+
+    @property
+    def balance(self) -> bool:
+        """Whether the mean prediction's entropy is raised: not on a target that is known to lack classes."""
+        return not self.partial if self.config.balance == "auto" else self.config.balance == "on"
+
+    @property
+    def threshold(self) -> float:
+        """tau, in images."""
+        if self.config.threshold is not None:
+            return self.config.threshold
+        return self.config.threshold_share * self.task.target_images / self.task.num_classes if self.partial else 0.0
+
+    def period(self, plan: Steps) -> int:
+        return max(1, (plan.max_steps - plan.warmup_steps) // self.config.intervals)
+
+    @torch.no_grad()
+    def start_epoch(self, whole: Whole) -> None:
+        """The labels of an interval, made in float64 and told to every rank."""
+        if not self.config.labels:
+            return
+        width = whole.classifier.in_features
+        f = torch.cat([whole.logits.new_empty(0, width), *whole.features])
+        labels = shot_labels(f.double(), whole.logits.double().softmax(1), self.threshold)
+        told = torch.zeros_like(self.assigned)
+        told[whole.index] = labels - NO_LABEL
+        self.assigned.copy_(global_sum(told) + NO_LABEL)
+        self.interval += 1
+
+    def forward(self, seen: Seen) -> Term:
+        information = shot_im(seen.logits, self.balance)
+        if not self.config.labels:
+            return Term(information)
+        known = seen.logits.new_ones(len(seen.index))
+        on_labels = weighted_cross_entropy(seen.logits, self.assigned[seen.index], known)
+        weighted = self.config.labels * on_labels * (self.interval > self.config.late)
+        parts = {"loss_information": information, "loss_labels": on_labels}
+        return Term(information + weighted, parts)
+
+    def pseudo_labels(self, seen: Seen) -> dict[str, tuple[Tensor, Tensor]]:
+        labels = self.assigned[seen.index]
+        p = seen.logits.softmax(1)
+        return {"centroids": (labels, p.gather(1, labels.clamp_min(0)[:, None])[:, 0])} if self.config.labels else {}
+
+    def figures(self) -> dict[str, Tensor]:
+        if not self.config.labels:
+            return {}
+        counts = torch.bincount(self.assigned[self.assigned >= 0], minlength=self.task.num_classes)
+        return {"labels/classes": counts / counts.sum().clamp_min(1)}

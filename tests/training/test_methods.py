@@ -71,6 +71,9 @@ def test_what_the_paper_prints_is_offered() -> None:
     assert offered["plain"] >= regularisers | beyond
     assert offered["cdan"] >= regularisers | beyond
     assert offered["mixmatch"] == {"source-only", "pl", "atdoc-nc", "atdoc-na", "get"}
+    assert {(base, setting) for m, base, setting in OFFERED if m == "shot"} == {
+        ("plain", "uda"), ("plain", "pda"), ("plain", "imbalanced")
+    }  # fmt: skip
     assert {(base, setting) for m, base, setting in OFFERED if m == "mme"} == {
         ("plain", "ssda"), ("plain", "one shot"), ("plain", "imbalanced ssda")
     }  # fmt: skip
