@@ -131,7 +131,10 @@ class Base(nn.Module):
         """The method's term of a batch of the target. Its maths is never half-precision."""
         features = seen.features
         with self.timer.phase("method"), torch.autocast(features.device.type, enabled=False):
-            term: Term = self.method(seen)
+            term: Any = self.method(seen)
+        if not isinstance(term, Term):
+            name, got = type(self.method).__name__, type(term).__name__
+            raise ValueError(f"{name}.forward returned a {got}; expected a Term, such as Term(loss)")
         if taken := RESERVED & term.logged.keys():
             raise ValueError(f"{type(self.method).__name__} logs {min(taken)!r}, which is a name of the run's own")
         return term

@@ -79,8 +79,8 @@ class Seen:
     index: Tensor  # (B,) int64, each image's place in the target's list, on the device
     classifier: nn.Linear  # W (C, D), and b (C,) unless it is a cosine head
     progress: float | Tensor  # steps done / all of the run's or phase's; a scalar on the device in a captured step
-    source: Labelled | None = None  # for a method that needs "labelled", in `forward` alone
-    shots: Labelled | None = None  # likewise, SSDA's labelled target images
+    source: Labelled | None = None  # in `forward` alone, and None unless the method's `needs` has "labelled"
+    shots: Labelled | None = None  # likewise, SSDA's labelled target images; None in other settings
 
     def detached(self) -> Seen:
         """For the method's memory: without gradient, and without the labelled images."""

@@ -233,6 +233,26 @@ def test_what_cannot_be_registered(name: str, method: Any, message: str, monkeyp
     assert methods.method_of("good") is Good
 
 
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda loss: loss, r"Mine\.forward returned a Tensor; expected a Term"),
+        (lambda loss: Term(loss, {"loss": loss.detach()}), "Mine logs 'loss', which is a name of the run's own"),
+    ],
+)
+def test_what_forward_may_not_return(returned: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(Method):
+        Config = methods.settings.MCCSettings
+
+        def forward(self, seen: Seen) -> Any:
+            return returned(seen.logits.sum())
+
+    monkeypatch.setattr(methods, "_ENTRIES", dict(methods._ENTRIES))
+    methods.register("mine", Mine)
+    with pytest.raises(ValueError, match=message):
+        train(tiny("run", method__name="mine", train__max_steps=2, train__warmup_steps=0), quiet=True)
+
+
 def test_modules_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"method\.module: no module 'no_such_module'"):
         make_config({"method.module": "no_such_module"})
