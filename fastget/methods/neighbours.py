@@ -40,26 +40,29 @@ def neighbour_labels(
     equally near ones the first: (labels argmax_c a_b, weights max_c a_b). Fewer than k: the mean over those; none:
     label -1, weight 0."""
     best, where = nearest(f, index, memory_f, k)
-    return _elected(_summed(memory_q, where, torch.isfinite(best)), best)
+    return elected(_summed(memory_q, where, torch.isfinite(best)), best)
 
 
-def shared_neighbour_labels(
+def shared_neighbour_sums(
     f: Tensor,  # (B, D)
     index: Tensor,  # (B,) int64, each image's own row of the whole memory
     memory_f: Tensor,  # (S, D) this rank's share of it: the rows from rank * S on
     memory_q: Tensor,  # (S, C)
     k: int,
 ) -> tuple[Tensor, Tensor]:
-    """`neighbour_labels` of a memory that is shared out over ranks. They exchange the features of the global batch, W *
-    k scores for each of its rows, and (W * B, C) sums of votes."""
+    """(B, C) sums of memory_q over the k nearest, as in `neighbour_labels`, and (B, k) their inner products, -inf where
+    there is none, of a memory that is shared out over ranks. They exchange the features of the global batch, W * k
+    scores for each of its rows, and (W * B, C) sums of votes."""
     if world_size() == 1:
-        return neighbour_labels(f, index, memory_f, memory_q, k)
+        best, where = nearest(f, index, memory_f, k)
+        return _summed(memory_q, where, torch.isfinite(best)), best
     first, share = this_rank() * len(memory_f), len(memory_f)
     best, where = nearest(global_rows(f), global_rows(index) - first, memory_f, k)
     best, where = _merged(_side_by_side(best), _side_by_side(where + first), k)  # the same on all ranks
     mine = torch.isfinite(best) & (where >= first) & (where < first + share)
     sums = global_sum(_summed(memory_q, (where - first).clamp(0, share - 1), mine))
-    return _elected(*(rows.chunk(world_size())[this_rank()] for rows in (sums, best)))
+    mine_of_all = [rows.chunk(world_size())[this_rank()] for rows in (sums, best)]
+    return mine_of_all[0], mine_of_all[1]
 
 
 def nearest(f: Tensor, index: Tensor, memory_f: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -104,7 +107,7 @@ def _summed(memory_q: Tensor, where: Tensor, counts: Tensor) -> Tensor:
     return memory_q[where].to(wide(memory_q.dtype)).masked_fill_(~counts[..., None], 0).sum(1)
 
 
-def _elected(sums: Tensor, best: Tensor) -> tuple[Tensor, Tensor]:
+def elected(sums: Tensor, best: Tensor) -> tuple[Tensor, Tensor]:
     """Labels and weights; of classes that differ by roundings alone the lowest is meant. Such ties are not rare: the
     rows of one batch sum to 1 in every column, so that where all of them vote, all classes are equal."""
     voters = torch.isfinite(best).sum(1, keepdim=True)

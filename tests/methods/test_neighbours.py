@@ -13,10 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fastget.methods import neighbours
-from fastget.methods.atdoc_na import AtdocNA, bytes_kept
+from fastget.methods.atdoc_na import AtdocNA
 from fastget.methods.base import Seen, Task
 from fastget.methods.neighbours import nearest, neighbour_labels
 from fastget.methods.pl import sharpen_by_column
+from fastget.methods.shared_memory import bytes_kept
 
 C, D, N, B, K = 4, 6, 29, 6, 3
 DOMAINNET = Task(345, 256, 600_000)
@@ -141,7 +142,7 @@ def test_a_method_with_a_float16_store() -> None:
     ("float16", 7, "in float16: 98.3 MiB on each of 7 ranks."),
 ])  # fmt: skip
 def test_what_it_says_it_keeps(store: Any, ranks: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastget.methods.atdoc_na.world_size", lambda: ranks)
+    monkeypatch.setattr("fastget.methods.shared_memory.world_size", lambda: ranks)
     config = AtdocNA.Config(store=store)
     with torch.device("meta"):
         method = AtdocNA(config, DOMAINNET)
