@@ -122,6 +122,7 @@ SECOND = [
     "training/test_train.py::test_the_kernels_train_like_the_reference",
     "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[pda|imbalanced|cdan-ssda|mixmatch-ssda",
     "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[get-cdan|minent-cdan|bnm-cdan|mcc-cdan|pl-cdan|power-cdan",
+    "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[shot-plain",
     "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[dann-cdan|safn-cdan|daln-cdan|scda-cdan",
     "training/test_methods.py::test_a_run_that_was_cut_off_ends_the_same[nc-cdan|na-cdan|pl-mixm|nc-mixm|na-mixm|get-mixm",
 ]

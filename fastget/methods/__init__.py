@@ -47,6 +47,7 @@ _ENTRIES: dict[str, RegisteredMethod] = {
     "scda": RegisteredMethod(settings.SCDASettings, "fastget.methods.scda:SCDA"),
     "alpha-power": RegisteredMethod(settings.AlphaPowerSettings, "fastget.methods.alpha_power:AlphaPower"),
     "shot": RegisteredMethod(settings.SHOTSettings, "fastget.methods.shot:SHOT"),
+    "aad": RegisteredMethod(settings.AaDSettings, "fastget.methods.aad:AaD"),
     "mme": RegisteredMethod(settings.MMESettings, "fastget.methods.mme:MME"),
 }
 DEFAULT = "get"

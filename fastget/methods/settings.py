@@ -262,6 +262,30 @@ class SHOTSettings(Settings):
     late: int = opt(0, "in how many intervals, the first ones, the labels have no weight yet", ge=0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AaDSettings(Settings):
+    """Source-free adaptation by attracting and dispersing (Yang et al., 2022): neighbours agree, others do not."""
+
+    title: ClassVar[str] = "AaD"
+    presets: ClassVar[Presets] = {
+        "default": SHOTS_NETWORK,
+        "original": {"train.batch_size": 64},
+        "visda": {"neighbours": 5, "decay": 5.0, "train.batch_size": 64},
+    }
+    gives: ClassVar[frozenset[Part]] = frozenset({"source-free"})
+    runs_in: ClassVar[tuple[str, ...]] = ("uda",)
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "pda": "its dispersing part spreads images over all classes, also over those that the target lacks",
+        "ssda": UNREAD,
+    }
+
+    neighbours: int = opt(
+        3, "nearest images in the memory that an image is to agree with; the authors' is 5 on VisDA", ge=1
+    )
+    decay: float = opt(0.0, "the dispersing part's weight is (1 + 10 t)^-decay; the authors' is 0 to 5", ge=0)
+    store: Literal["float32", "float16"] = opt("float32", "how the memory is kept; it is computed with in float32")
+
+
 SECOND_LOOK = "fill the memory from a second, eval-mode pass as the authors do; off: from the step's own features"
 
 

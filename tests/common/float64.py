@@ -24,7 +24,7 @@ SHORT = {"train__max_steps": 8, "train__warmup_steps": 4, "train__batch_size": 2
 MEMORY = {"method__name": "atdoc-na", "method__weight": 1, "train__max_steps": 12, "train__warmup_steps": 2,
           "train__checkpoint_every": 6, "train__log_every": 1, "train__eval_every": 12}  # fmt: skip
 RUNS: dict[str, dict[str, Any]] = {"get": STEPS, "memory": MEMORY}
-SOME = ["atdoc-na-plain", "mme-plain", "shot-plain", "get-mixmatch"]  # one of a kind
+SOME = ["atdoc-na-plain", "mme-plain", "shot-plain", "aad-plain", "get-mixmatch"]  # one of a kind
 for method, base in PAIRS:
     # batch-norm's statistics are each rank's own
     RUNS[f"{method}-{base}"] = {**fitting(method, base), **SHORT, "network__bottleneck_norm": False}

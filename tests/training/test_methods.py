@@ -74,6 +74,10 @@ def test_what_the_paper_prints_is_offered() -> None:
     assert {(base, setting) for m, base, setting in OFFERED if m == "shot"} == {
         ("plain", "uda"), ("plain", "pda"), ("plain", "imbalanced")
     }  # fmt: skip
+    assert {(base, setting) for m, base, setting in OFFERED if m == "aad"} == {
+        ("plain", "uda"),
+        ("plain", "imbalanced"),
+    }
     assert {(base, setting) for m, base, setting in OFFERED if m == "mme"} == {
         ("plain", "ssda"), ("plain", "one shot"), ("plain", "imbalanced ssda")
     }  # fmt: skip
