@@ -21,8 +21,8 @@ test: .venv/installed-test  ## the first ring, within five minutes: every unit, 
 	$(BIN)/ruff format --check --quiet .
 	$(PYTEST) --rings 1
 
-test-all: .venv/installed-test lint  ## the second ring: all else that is not slow, with coverage; and a part as on three lesser CPUs
-	$(PYTEST) --rings 2 --cov --cov-report=term --cov-fail-under=90
+test-all: .venv/installed-test lint  ## the first two rings with coverage: all that is not slow; and a part as on three lesser CPUs
+	$(PYTEST) --rings 12 --cov --cov-report=term --cov-fail-under=90
 	@$(call as-on-other-cpus,$(QUICK))
 
 test-cpus: .venv/installed-test  ## every numeric test, as on three lesser CPUs

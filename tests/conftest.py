@@ -36,7 +36,7 @@ NUMERIC = [
     "training",
 ]
 
-# Rings: `make test` runs the first, `make test-all` the second, `make test-slow` the third. Here alone it is said
+# Rings: `make test` runs the first, `make test-all` the second too, `make test-slow` the third. Here alone it is said
 # which test is where. A line names a folder, a file, a test of either, or its cases with one of some words in brackets.
 # What no line names is in the first ring, and fails there if it takes too long. The third is marked `slow` by it.
 SECOND = [
