@@ -76,7 +76,7 @@ def _make(args: argparse.Namespace) -> int:
     if args.out is None:
         raise ValueError("say where the features go: --out FOLDER")
     domains, led = chosen(args)
-    config = make_config(given_fields(args), file=args.config)  # a mistake is told before torch loads
+    config = make_config(given_fields(args), file=args.config)  # a mistake is reported before torch loads
     from fastget.common.ranks import first_of_all
     from fastget.features.make import make_features
 

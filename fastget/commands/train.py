@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0. ValueError is for wrong usage."""
-    config = make_config(settings_of(args), file=args.config)  # a mistake is told before torch loads
+    config = make_config(settings_of(args), file=args.config)  # a mistake is reported before torch loads
     from fastget.training.train import train
 
     with stopping("at once: the newest checkpoint is kept, if there is one; go on with --resume auto"):

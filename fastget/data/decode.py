@@ -271,7 +271,7 @@ def problem_of(path: str, error: BaseException) -> Problem:
 
 
 # --- JPEGs by libjpeg-turbo's own interface --------------------------------------------------------
-# Faster than PIL on small images. libjpeg goes on after damage in mid-stream and only warns of it, which PIL and DALI
+# Faster than PIL on small images. libjpeg continues after damage in mid-stream and only warns of it, which PIL and DALI
 # swallow; simplejpeg raises.
 
 

@@ -1,6 +1,6 @@
 """The image formats: which ones are read, how their files are named, and what their bytes tell before any pixel is
 decoded. Own parsing: both ends of a file and its size take 13 us of CPU, PIL's header alone 22, and a check may see
-600,000 files; libjpeg takes files that crash DALI, and neither tells of a second frame that claims to be larger."""
+600,000 files; libjpeg takes files that crash DALI, and neither reports a second frame that claims to be larger."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class ExternalSource:
 
     DALI must never see a file whose header it cannot parse: the error that it then raises races with its own threads,
     and with 64 images a batch the process crashes about every third time (DALI 2.4: text, a GIF, a cut header or a cut
-    PNG among good images). So files are read here, in threads and a step ahead, and only sound ones go on.
+    PNG among good images). So files are read here, in threads and a step ahead, and only sound ones are passed on.
     """
 
     def __init__(self, stream: Stream, bad: BadFiles, start: int, workers: int) -> None:

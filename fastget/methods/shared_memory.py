@@ -87,7 +87,7 @@ class SharedMemory(Method):
             self.write(*(rows[start : start + AT_ONCE] for rows in (f, p, index)))
 
     def check(self) -> None:
-        """The memory is what a checkpoint could not go on from."""
+        """Refuse a memory that a resumed run could not use."""
         f, q = (memory.sum(dtype=wide(memory.dtype)) for memory in (self.memory_f, self.memory_q))
         if not bool(torch.isfinite(global_sum(f + q))):
             raise ValueError(f"non-finite features in the memory of {self.config.title}")

@@ -42,7 +42,7 @@ class CosineHead(nn.Linear):
 class Dropout(nn.Module):
     """x * mask / sqrt(1 - p) in training, which keeps the mean square; ordinary dropout divides by 1 - p (AFN's code).
 
-    The mask is of the global batch, and made of a count that a checkpoint holds: whoever goes on draws the same."""
+    The mask is of the global batch, and made of a count that a checkpoint holds: a resumed run draws the same."""
 
     drawn: Tensor  # () int64, of calls, from a start of the seed's own
 

@@ -44,7 +44,7 @@ def load_backbone_weights(backbone: nn.Module, file: Path, convert: Callable[[St
         try:
             given = convert(given)
         except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AssertionError, AttributeError):
-            given = dict(given)  # of something else altogether: what is missing is told below
+            given = dict(given)  # of something else altogether: what is missing is reported below
     fitting = {k: given[k] for k in backbone.state_dict() if k in given}
     if why := misfit(backbone, fitting):
         raise ValueError(f"network.weights: {file} does not fit this network: {why}. Is network.name the same?")

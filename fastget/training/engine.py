@@ -30,7 +30,7 @@ from fastget.training.schedule import make_plan, renews, set_lr, weight
 
 
 class Engine:
-    """Everything that one seed's run consists of. What it makes of the target is `assessor`'s, how it goes on from a
+    """Everything that one seed's run consists of. What it makes of the target is `assessor`'s, how it resumes from a
     checkpoint `fastget.training.resume`'s."""
 
     def __init__(

@@ -61,7 +61,7 @@ class Loop:
         self.asked: list[int] = []  # signals
         self.stop_after: int | None = None  # one that came with the last step
         self.bad: list[dict[str, Any]] = []  # files that turned bad while the run went on
-        self._pass = ""  # over images, that is on: an evaluation, or one of the method's; and
+        self._pass = ""  # over images, in progress: an evaluation, or one of the method's; and
         self._looked = 0  # the images of it that are done
         self._vote = Vote(engine.ranks, engine.device)  # whether any rank has a signal to heed
 
@@ -147,8 +147,8 @@ class Loop:
 
     @contextmanager
     def _looking(self, what: str) -> Iterator[Between]:
-        """A pass over images that is no training: it is shown, and a signal ends it. What it leaves then is told by
-        `_pass`."""
+        """A pass over images that is no training: it is shown, and a signal ends it. A pass that a signal ended leaves
+        its name in `_pass`."""
         self._pass, self._looked = what, 0
         yield self._between
         self._pass, self._looked = "", 0

@@ -137,7 +137,7 @@ def plan_of(config: Config, sizes: Mapping[str, int]) -> Plan:
 
 
 def passes_of(config: Config, method: Method, plan: Plan, sizes: Mapping[str, int]) -> Passes:
-    """Of a run of this configuration and plan on lists of so many images. The method tells what else it looks at."""
+    """Of a run of this configuration and plan on lists of so many images. The method says what else it looks at."""
     adapts, extra, target = "target" in method.needs, method.extra, sizes["target"]
     warm_steps = plan.warmup_steps if adapts else plan.max_steps
     start = target if adapts and (warm_steps or extra & {"whole target", "each epoch"}) else 0

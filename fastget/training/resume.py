@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a run, and how an engine goes on from it."""
+"""What a checkpoint contains of a run, and how an engine resumes from it."""
 
 from __future__ import annotations
 
